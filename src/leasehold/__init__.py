@@ -1,0 +1,1 @@
+"""Partitioned feeds, shared by lease among many instances."""

@@ -1,0 +1,35 @@
+"""Every error Leasehold raises. The class says what the caller should do."""
+
+from __future__ import annotations
+
+
+class LeaseholdError(Exception):
+    """The root of all errors raised by this package."""
+
+
+class BadInput(LeaseholdError):
+    """Fix the input: a setting, a URL, an event, a file. Trying again cannot help."""
+
+
+class MissingExtra(BadInput):
+    """An optional package is not installed; the message says which extra brings it."""
+
+
+class NewerVersion(BadInput):
+    """The store or file was written by a newer Leasehold; upgrade this one."""
+
+
+class StoreUnavailable(LeaseholdError):
+    """A store did not answer, or not in time. It may have carried the request out. Try again."""
+
+
+class FeedUnavailable(LeaseholdError):
+    """A feed did not answer, or not in time. Try again."""
+
+
+class LeaseLost(LeaseholdError):
+    """Another instance has the partition now. Stop working on it; write nothing more."""
+
+
+class InstanceReplaced(LeaseholdError):
+    """A newer instance runs under this name. Stop, or start again under a name of your own."""
