@@ -1,7 +1,7 @@
 """The values everything else is made of.
 
-Times are ages by the store's own clock (``age_s``), never points in time, so no instance's clock can
-be compared with another's by accident.
+Times are ages by the store's own clock (``age_s``), never points in time, so that no instance's
+clock can be compared with another's by accident.
 """
 
 from __future__ import annotations
