@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leasehold.core.retry import ALONE, Bisection, Decision, Retry, decide, resume, tries
+from leasehold.core.retry import ALONE, WITHIN, Bisection, Decision, Retry, decide, describe, resume
 
 DEAD_LETTER = Retry(attempts=3, then="dead-letter")
 FOREVER = Retry(attempts=3, then="retry-forever")
@@ -79,6 +79,7 @@ def test_before_the_attempts_are_used_up_it_is_tried_again_after_a_wait(
         (FOREVER, ALONE + 999, "again"),
         (DEAD_LETTER, 3, "bisect"),
         (DEAD_LETTER, ALONE - 1, "bisect"),
+        (DEAD_LETTER, WITHIN + 2, "bisect"),
         (DEAD_LETTER, ALONE + 3, "dead-letter"),
     ],
 )
@@ -86,8 +87,17 @@ def test_after_the_last_attempt_the_setting_decides(retry: Retry, attempts: int,
     assert decide(retry, attempts, 0.0).do == do
 
 
-def test_people_see_the_number_of_tries_without_the_mark_for_tries_alone() -> None:
-    assert [tries(n) for n in (0, 4, ALONE, ALONE + 4)] == [0, 4, 0, 4]
+@pytest.mark.parametrize(
+    ("attempts", "text"),
+    [
+        (0, "no failure"),
+        (4, "batch failed 4 times"),
+        (ALONE + 4, "next event failed 4 times alone"),
+        (WITHIN + 16, "failing within the next 16 events"),
+    ],
+)
+def test_people_see_what_the_number_means(attempts: int, text: str) -> None:
+    assert describe(attempts) == text
 
 
 @dataclass
@@ -159,12 +169,13 @@ def test_a_batch_of_one_is_tried_alone_from_the_start() -> None:
     assert (partition.dead, len(partition.calls)) == ([0], 3)
 
 
-def test_an_empty_batch_is_done() -> None:
-    assert resume(DEAD_LETTER, 7, 7, attempts=99).done
+def test_an_empty_batch_is_done_and_holds_no_poison() -> None:
+    batch = resume(DEAD_LETTER, 7, 7, attempts=ALONE + 9)
+    assert (batch.done, batch.poison) == (True, False)
 
 
 @pytest.mark.parametrize("retry", [FOREVER, STOP])
-@given(st.integers(1, 40), st.integers(0, 2 * ALONE), st.integers(1, 9))
+@given(st.integers(1, 40), st.integers(0, 3 * ALONE), st.integers(1, 9))
 def test_without_dead_lettering_the_batch_is_only_ever_tried_whole(
     retry: Retry, size: int, attempts: int, failures: int
 ) -> None:
@@ -265,6 +276,36 @@ def test_no_crash_no_other_batch_size_and_no_other_setting_condemns_an_innocent_
     assert poison <= set(partition.dead)
 
 
+@given(poisoned, st.integers(1, 4), st.data())
+def test_a_search_interrupted_between_tries_makes_the_same_tries_as_one_that_is_not(
+    events: tuple[int, set[int]], attempts: int, data: st.DataObject
+) -> None:
+    retry = Retry(attempts=attempts, then="dead-letter")
+    whole, interrupted = (Partition(size=events[0], poison=events[1]) for _ in range(2))
+    whole.run(retry)
+    batch = interrupted.begin(retry, events[0])
+    while not batch.done:
+        batch = interrupted.step(batch)
+        if data.draw(st.booleans()):
+            batch = interrupted.begin(retry, events[0])
+    assert interrupted.calls == whole.calls
+
+
+def test_a_search_goes_on_in_the_next_batch_if_this_one_ends_within_the_suspects() -> None:
+    batch = resume(DEAD_LETTER, 0, 3, attempts=WITHIN + 16)
+    assert batch.target == range(3)
+    done = batch.succeeded()
+    assert (done.done, done.attempts) == (True, WITHIN + 13)
+    assert resume(DEAD_LETTER, 3, 100, done.attempts).target == range(3, 10)
+
+
+def test_with_dead_lettering_switched_off_an_unfinished_search_is_a_batch_that_failed() -> None:
+    batch = resume(STOP, 0, 8, attempts=WITHIN + 40)
+    assert batch.target == range(8)
+    assert batch.failed().attempts == STOP.attempts + 1
+    assert batch.succeeded().attempts == 0
+
+
 @given(poisoned, st.integers(1, 4))
 @example(all_poison, 2)
 def test_poison_that_kills_the_process_is_found_from_checkpoint_and_attempts_alone(
@@ -285,8 +326,9 @@ def test_poison_that_kills_the_process_is_found_from_checkpoint_and_attempts_alo
             batch = partition.step(batch)
     assert partition.handled == [event for event in range(size) if event not in poison]
     assert partition.dead == sorted(poison)
-    per_poison = 1 + math.ceil(math.log2(size)) + attempts
-    assert crashes <= attempts + len(poison) * per_poison
+    calm = Partition(size=size, poison=poison)
+    calm.run(retry)
+    assert crashes == sum(not poison.isdisjoint(call) for call in calm.calls)
 
 
 @given(st.integers(2, 70), st.data())
@@ -318,6 +360,6 @@ def test_a_lowered_number_of_attempts_condemns_no_event_that_was_not_tried_alone
     assert partition.dead == [30]
 
 
-def test_counting_stops_short_of_the_mark_for_tries_alone() -> None:
-    batch = resume(FOREVER, 0, 10, attempts=ALONE - 1)
-    assert batch.failed().attempts == ALONE - 1
+@pytest.mark.parametrize(("size", "mark"), [(10, ALONE), (1, WITHIN)])
+def test_counting_stops_short_of_the_next_mark(size: int, mark: int) -> None:
+    assert resume(FOREVER, 0, size, attempts=mark - 1).failed().attempts == mark - 1

@@ -7,12 +7,12 @@ after a success, and an event is poison only after ``attempts`` tries alone. The
 then gets one try whole before it is searched in turn: about log2(events) + attempts tries per
 poison event.
 
-All that outlives a crash is the lease's checkpoint and its ``attempts``, so that number says both
-how often and how narrowly the event at the checkpoint was tried:
+All that outlives a crash is the lease's checkpoint and its ``attempts``. So that number holds all
+that is known about the events from the checkpoint on, and a search is resumed just where it was:
 
-- up to ``Retry.attempts``: failed tries of the whole batch;
-- above that: the search is on, one more for each time it has halved what it knows to fail;
-- above ``ALONE``: the event at the checkpoint was tried alone, ``attempts - ALONE`` times.
+- below ``ALONE``: the batch failed that often;
+- ``ALONE`` + n: the next event failed n times alone;
+- ``WITHIN`` + n: something within the next n events fails.
 
 Only tries alone can make an event poison, and they have numbers of their own. Therefore neither a
 batch of another size nor a ``Retry`` with other settings can condemn an event never tried alone.
@@ -32,6 +32,7 @@ Then = Literal["retry-forever", "stop", "dead-letter"]
 Do = Literal["again", "bisect", "dead-letter", "give-up"]
 
 ALONE = 1_000_000
+WITHIN = 2_000_000
 ATTEMPTS_MAX = 1_000
 
 
@@ -78,17 +79,23 @@ class Decision:
 
 def decide(retry: Retry, attempts: int, chance: float) -> Decision:
     """What to do once a try has failed and was counted in ``attempts``."""
-    alone = attempts >= ALONE
-    if retry.then == "retry-forever" or tries(attempts) < retry.attempts:
-        return Decision(do="again", delay_s=retry.delay_s(tries(attempts), chance))
+    if attempts >= WITHIN:
+        return Decision(do="bisect")
+    tries = _tries(attempts)
+    if retry.then == "retry-forever" or tries < retry.attempts:
+        return Decision(do="again", delay_s=retry.delay_s(tries, chance))
     if retry.then == "stop":
         return Decision(do="give-up")
-    return Decision(do="dead-letter" if alone else "bisect")
+    return Decision(do="dead-letter" if attempts >= ALONE else "bisect")
 
 
-def tries(attempts: int) -> int:
-    """A lease's ``attempts`` as a number for people: without the mark for tries alone."""
-    return attempts - ALONE if attempts >= ALONE else attempts
+def describe(attempts: int) -> str:
+    """A lease's ``attempts`` for people."""
+    if attempts >= WITHIN:
+        return f"failing within the next {attempts - WITHIN} events"
+    if attempts >= ALONE:
+        return f"next event failed {attempts - ALONE} times alone"
+    return f"batch failed {attempts} times" if attempts else "no failure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +108,8 @@ class Bisection:
     retry: Retry
     first: int
     end: int
-    bad_end: int | None = None
-    """While searching: something before it fails."""
     attempts: int = 0
-    """For the lease, beside a checkpoint at ``first``."""
+    """For the lease, beside a checkpoint at ``first``; also once the batch is done."""
 
     @property
     def done(self) -> bool:
@@ -113,56 +118,63 @@ class Bisection:
     @property
     def poison(self) -> bool:
         """The event at ``first`` must not be tried again, but dead-lettered."""
-        enough = self.attempts >= ALONE + self.retry.attempts
+        enough = ALONE + self.retry.attempts <= self.attempts < WITHIN
         return enough and self.retry.then == "dead-letter" and not self.done
 
     @property
     def target(self) -> range:
         """What to try next, in one handler call."""
-        if self.bad_end is None:
+        if self.attempts < ALONE or self.retry.then != "dead-letter":
             return range(self.first, self.end)
-        return range(self.first, self.first + _half(self.bad_end - self.first))
+        half = (self._suspects + 1) // 2
+        return range(self.first, min(self.first + half, self.end))
 
     @property
     def attempts_if_unfinished(self) -> int:
         """``attempts`` as it will be if the next try fails, or is never heard of again."""
-        if len(self.target) == 1:
-            return max(self.attempts, ALONE) + 1
-        return min(tries(self.attempts) + 1, ALONE - 1)
+        size = len(self.target)
+        if size == 1:
+            alone = self.attempts - ALONE if ALONE <= self.attempts < WITHIN else 0
+            return min(ALONE + alone + 1, WITHIN - 1)
+        tries = _tries(self.attempts) + 1
+        if self.retry.then == "dead-letter" and tries >= self.retry.attempts:
+            return WITHIN + size
+        return min(tries, ALONE - 1)
 
     def failed(self) -> Bisection:
-        attempts = self.attempts_if_unfinished
-        searching = self.retry.then == "dead-letter" and attempts >= self.retry.attempts
-        bad_end = self.target.stop if searching else None
-        return replace(self, bad_end=bad_end, attempts=attempts)
+        return replace(self, attempts=self.attempts_if_unfinished)
 
     def succeeded(self) -> Bisection:
+        """If half of the suspects were fine, the other half fails: no need to try that whole."""
+        suspects = max(0, self._suspects - len(self.target))
         first = self.target.stop
-        if self.bad_end is None or first == self.bad_end:
-            return replace(self, first=first, bad_end=None, attempts=0)
-        # The first half was fine, so what fails is in the second: no need to try that whole.
-        return replace(self, first=first, attempts=self.attempts + 1)
+        return replace(self, first=first, attempts=WITHIN + suspects if suspects else 0)
 
     def dead_lettered(self) -> Bisection:
         """Go on behind the poison event, which is now safe in the dead-letter store."""
-        rest = replace(self, first=self.first + 1, bad_end=None, attempts=self.retry.attempts - 1)
-        return replace(rest, attempts=0) if rest.done else rest
+        first = self.first + 1
+        return replace(
+            self, first=first, attempts=self.retry.attempts - 1 if first < self.end else 0
+        )
+
+    @property
+    def _suspects(self) -> int:
+        """How many of the next events are known to hold one that fails; 0 if not known."""
+        if self.attempts >= WITHIN:
+            return self.attempts - WITHIN
+        return 1 if self.attempts >= ALONE else 0
 
 
 def resume(retry: Retry, first: int, end: int, attempts: int = 0) -> Bisection:
-    """The batch that begins at a lease's checkpoint, tried before as ``attempts`` says."""
-    batch = Bisection(retry=retry, first=first, end=end, attempts=attempts)
-    if retry.then != "dead-letter" or attempts < retry.attempts or batch.done:
-        return batch
-    if attempts >= ALONE:
-        return replace(batch, bad_end=first + 1)
-    halvings = attempts - retry.attempts
-    # Rounded up like ``_half``, so that what failed before is not left out.
-    return replace(batch, bad_end=first - ((first - end) >> halvings))
+    """The batch that begins at a lease's checkpoint, tried before as its ``attempts`` says."""
+    if retry.then != "dead-letter" and attempts >= WITHIN:
+        # The search is switched off; it had begun after this many tries.
+        attempts = retry.attempts
+    return Bisection(retry=retry, first=first, end=end, attempts=attempts)
 
 
-def _half(size: int) -> int:
-    return (size + 1) // 2
+def _tries(attempts: int) -> int:
+    return attempts - ALONE if attempts >= ALONE else attempts
 
 
 def _require(holds: bool, setting: str, wanted: str, retry: Retry) -> None:
