@@ -174,6 +174,7 @@ def test_who_is_slower_than_what_comes_in_never_catches_up() -> None:
 
 def test_who_has_caught_up_needs_no_time() -> None:
     assert only_rate(seen(0, 0, 10), seen(10, 20, 20)) == (2.0, 1.0, 0.0)
+    assert only_rate(seen(0, 10, 10), seen(10, 20, 20)) == (1.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -236,6 +237,7 @@ def test_rates_are_never_negative_and_catching_up_at_that_pace_clears_the_lag(
     assert incoming >= 0
     left: PartitionLag = later.partitions[0]
     if catch_up_s is None:
+        assert left.lag_events > 0
         assert processed <= incoming
     elif left.lag_events:
         assert catch_up_s * (processed - incoming) == pytest.approx(left.lag_events)

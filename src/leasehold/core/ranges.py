@@ -77,9 +77,7 @@ def pack(
     """
     if tasks < 1 or min_split < 1:
         raise ValueError(f"tasks ({tasks}) and min_split ({min_split}) must be at least 1")
-    total = sum(len(r) for r in ranges)
-    tasks = min(tasks, total)
-    full = -(-total // tasks) if tasks else 0
+    full = -(-sum(len(r) for r in ranges) // tasks)
     # The order of the input comes second, so that equal sizes are dealt the same way every time.
     pieces = [(-len(r), order, r) for order, r in enumerate(ranges) if len(r)]
     heapq.heapify(pieces)
