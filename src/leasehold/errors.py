@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from leasehold.core.model import Checkpoint
+
 
 class LeaseholdError(Exception):
     """The root of all errors raised by this package."""
@@ -33,3 +37,30 @@ class LeaseLost(LeaseholdError):
 
 class InstanceReplaced(LeaseholdError):
     """A newer instance runs under this name. Stop, or start again under a name of your own."""
+
+
+class PositionGone(LeaseholdError):
+    """The feed holds nothing at this position. Go on at ``earliest`` or ``latest``, or stop.
+
+    ``reason`` is ``"retention"`` (the events were removed), ``"beyond end"`` or ``"other feed"``
+    (the feed was made anew since the position was written).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        partition: str,
+        position: Checkpoint,
+        reason: Literal["retention", "beyond end", "other feed"],
+        earliest: Checkpoint,
+        latest: Checkpoint,
+    ) -> None:
+        super().__init__(message, partition, position, reason, earliest, latest)
+        self.partition = partition
+        self.position = position
+        self.reason = reason
+        self.earliest = earliest
+        self.latest = latest
+
+    def __str__(self) -> str:
+        return str(self.args[0])
