@@ -1,0 +1,107 @@
+"""Events as Arrow columns, and as a sequence of ``Event`` for those who want them one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, overload
+
+import pyarrow as pa
+
+from leasehold.core.event import Event, Properties
+
+EVENT_SCHEMA = pa.schema(
+    [
+        pa.field("body", pa.binary(), nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("enqueued_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("partition_key", pa.string()),
+        pa.field("properties", pa.string()),
+    ]
+)
+"""``properties`` is a JSON object as text; null means none."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ArrowEvents(Sequence[Event]):
+    """Events of one partition. ``arrow`` has the columns; an ``Event`` is made only when asked for.
+
+    Slices share the columns, so cutting a batch in two copies nothing.
+    """
+
+    __slots__ = ("arrow", "partition")
+
+    def __init__(self, arrow: pa.RecordBatch, partition: str) -> None:
+        self.arrow = arrow
+        self.partition = partition
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> ArrowEvents: ...
+
+    def __getitem__(self, index: int | slice) -> Event | ArrowEvents:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError(f"events can only be cut in order, not with a step of {step}")
+            return ArrowEvents(self.arrow.slice(start, max(0, stop - start)), self.partition)
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(f"event {index} of a batch of {len(self)}")
+        return _events(self.arrow.slice(place, 1), self.partition)[0]
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(_events(self.arrow, self.partition))
+
+    def __repr__(self) -> str:
+        return f"ArrowEvents({len(self)} events of partition {self.partition})"
+
+
+def to_datetime(unix_us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=unix_us)
+
+
+def to_unix_us(time: datetime) -> int:
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def _events(arrow: pa.RecordBatch, partition: str) -> list[Event]:
+    """All events at once: column by column is several times faster than row by row."""
+    count = arrow.num_rows
+    times: dict[int, datetime] = {}
+    enqueued = []
+    for unix_us in arrow.column(3).cast(pa.int64()).to_pylist():
+        if unix_us not in times:
+            times[unix_us] = to_datetime(unix_us)
+        enqueued.append(times[unix_us])
+    return list(
+        map(
+            Event,
+            arrow.column(0).to_pylist(),
+            arrow.column(1).to_pylist(),
+            map(str, arrow.column(2).to_pylist()),
+            enqueued,
+            [partition] * count,
+            _or_nones(arrow.column(4)),
+            _properties(arrow.column(5)),
+        )
+    )
+
+
+def _or_nones(column: pa.Array) -> list[Any]:
+    if column.null_count == len(column):
+        return [None] * len(column)
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _properties(column: pa.Array) -> list[Properties]:
+    return [json.loads(text) if text else {} for text in _or_nones(column)]

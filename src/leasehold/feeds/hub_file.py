@@ -1,0 +1,235 @@
+"""What the hub does with its file: append, read and remove rows, each in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from leasehold.feeds.hub_batches import Frame, Row
+from leasehold.feeds.hub_connections import SQL, Connections, create_file
+
+TRIM_ROWS = 256
+"""Removed per transaction, so that trimming never keeps producers waiting for long."""
+
+
+class Settings(NamedTuple):
+    """What is fixed when a hub is made, except for retention and a growing number of partitions."""
+
+    identity: str
+    namespace: str
+    name: str
+    partitions: int
+    batch_bytes_max: int
+    retention_s: float | None
+    retention_bytes: int | None
+    created_us: int
+
+
+class State(NamedTuple):
+    """One partition's ends. ``first_offset`` is the offset of the event before the first one."""
+
+    partition: int
+    first_sequence: int
+    next_sequence: int
+    first_offset: int
+    last_offset: int
+    last_enqueued_us: int | None
+    stored_bytes: int
+
+
+class Appended(NamedTuple):
+    """Where a send put some of its events."""
+
+    partition: str
+    first_sequence: int
+    events: int
+
+
+class Removed(NamedTuple):
+    events: int = 0
+    stored_bytes: int = 0
+
+
+class HubFile:
+    def __init__(self, path: Path, *, fsync: bool = False) -> None:
+        self.path = path
+        self._connections = Connections(path, fsync=fsync)
+        self._reading = self._connections.reading
+        self._writing = self._connections.writing
+        self.close = self._connections.close
+
+    @staticmethod
+    def create(path: Path, settings: Settings) -> None:
+        # Offsets begin at a number that is this hub's own, so that a position kept from an earlier
+        # hub at the same path does not fit by accident.
+        first_offset = int(settings.identity[:8], 16) + 1
+
+        def fill(db: sqlite3.Connection) -> None:
+            db.execute(SQL["add_hub"], settings._asdict() | {"first_offset": first_offset})
+            _add_partitions(db, settings.partitions)
+
+        create_file(path, fill)
+
+    def settings(self) -> Settings:
+        with self._reading() as db:
+            return Settings(*db.execute(SQL["settings"]).fetchone())
+
+    def set_retention(self, retention_s: float | None, retention_bytes: int | None) -> None:
+        with self._writing() as db:
+            db.execute(SQL["set_retention"], (retention_s, retention_bytes))
+
+    def count_partitions(self) -> int:
+        with self._reading() as db:
+            return _count_partitions(db)
+
+    def raise_partitions(self, to: int) -> int:
+        """How many there are now: never fewer than before."""
+        with self._writing() as db:
+            _add_partitions(db, to)
+            return _count_partitions(db)
+
+    def append(
+        self, frames: Sequence[Frame], partitions: int, now_us: Callable[[], int]
+    ) -> list[Appended] | None:
+        """Store all frames or none. None: there are not ``partitions`` partitions any more, so
+        that keys may belong elsewhere."""
+        with self._writing() as db:
+            if _count_partitions(db) != partitions:
+                return None
+            only = frames[0].partition if len(frames) == 1 else None
+            found = db.execute(SQL["ends"]) if only is None else db.execute(SQL["end"], (only,))
+            ends = {partition: end for partition, *end in found}
+            us = now_us()
+            rows, appended, stored = [], [], dict.fromkeys((f.partition for f in frames), 0)
+            for frame in frames:
+                first, offset, last_us = ends[frame.partition]
+                end, end_offset = first + frame.events, offset + frame.body_bytes + frame.events
+                # Time does not run back within a partition, whatever the clock does.
+                at_us = max(us, last_us or 0)
+                place = (frame.partition, first, end - 1, offset, end_offset, at_us)
+                rows.append((*place, frame.columns, frame.message_bytes, frame.data))
+                appended.append(Appended(str(frame.partition), first, frame.events))
+                ends[frame.partition] = [end, end_offset, at_us]
+                stored[frame.partition] += len(frame.data)
+            db.executemany(SQL["add_batch"], rows)
+            db.executemany(SQL["move_end"], [(*ends[p], added, p) for p, added in stored.items()])
+            return appended
+
+    def read(
+        self, partition: int, sequence: int, known: int, max_events: int, max_bytes: int
+    ) -> tuple[list[Row], State | None]:
+        """The rows from the one that holds ``sequence`` on, until there are enough events.
+
+        ``known`` is the first sequence of a row whose data the caller has. Where the file has no
+        such sequence there are no rows, and the partition's state at the same moment instead (None:
+        there is no such partition).
+        """
+        rows: list[Row] = []
+        total_bytes = 0
+        wanted = {"partition": partition, "sequence": sequence, "known": known}
+        with self._reading() as db:
+            with closing(db.execute(SQL["read"], wanted)) as found:
+                for values in found:
+                    row = Row._make(values)
+                    if not rows and not row.first_sequence <= sequence <= row.last_sequence:
+                        break
+                    rows.append(row)
+                    total_bytes += row.message_bytes
+                    if row.last_sequence - sequence + 1 >= max_events or total_bytes >= max_bytes:
+                        break
+            return rows, None if rows else _state(db, partition)
+
+    def state(self, partition: int) -> State | None:
+        with self._reading() as db:
+            return _state(db, partition)
+
+    def states(self) -> list[State]:
+        with self._reading() as db:
+            return [State._make(row) for row in db.execute(SQL["state"], (0, 1 << 62))]
+
+    def first_row(
+        self, partition: int, wanted: Callable[[int, int, int, int], bool]
+    ) -> tuple[int, int] | None:
+        """First and last sequence of the first row that is wanted, by bisection.
+
+        ``wanted(first_sequence, last_sequence, last_offset, enqueued_us)`` is false up to some row
+        and true from there on.
+        """
+        with self._reading() as db:
+            state = _state(db, partition)
+            low, high = (state.first_sequence, state.next_sequence) if state else (0, 0)
+            result = None
+            while low < high:
+                row = db.execute(SQL["row_of"], (partition, (low + high) // 2)).fetchone()
+                if wanted(*row):
+                    high, result = row[0], (row[0], row[1])
+                else:
+                    low = row[1] + 1
+            return result
+
+    def remove_before(self, partition: int, *, time_us: int = 0, sequence: int = 0) -> Removed:
+        """Remove the partition's rows that are older than the time or end before the sequence."""
+        removed = Removed()
+        while True:
+            with self._writing() as db:
+                rows = []
+                for *row, us, last in db.execute(SQL["oldest_of"], (partition, TRIM_ROWS)):
+                    if us >= time_us and last >= sequence:
+                        break
+                    rows.append(row)
+                removed = _remove(db, rows, removed)
+            if len(rows) < TRIM_ROWS:
+                return removed
+
+    def remove_beyond(self, stored_bytes: int) -> Removed:
+        """Remove what was sent first, until no more than ``stored_bytes`` are left."""
+        removed = Removed()
+        while True:
+            with self._writing() as db:
+                excess = db.execute(SQL["stored_bytes"]).fetchone()[0] - stored_bytes
+                rows = []
+                for row in db.execute(SQL["oldest"], (TRIM_ROWS,)):
+                    if excess <= 0:
+                        break
+                    rows.append(row)
+                    excess -= row[3]
+                removed = _remove(db, rows, removed)
+            if excess <= 0 or not rows:
+                return removed
+
+    def shrink(self) -> None:
+        """Give free pages back to the file system."""
+        with self._writing() as db:
+            db.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def file_bytes(self) -> int:
+        """What the hub takes up on disk, with the part that is not merged into the file yet."""
+        parts = (Path(f"{self.path}{suffix}") for suffix in ("", "-wal"))
+        return sum(part.stat().st_size for part in parts if part.exists())
+
+
+def _count_partitions(db: sqlite3.Connection) -> int:
+    return int(db.execute(SQL["count_partitions"]).fetchone()[0])
+
+
+def _add_partitions(db: sqlite3.Connection, to: int) -> None:
+    db.executemany(SQL["add_partition"], [(n,) for n in range(_count_partitions(db), to)])
+    db.execute(SQL["raise_partitions"], {"to": to})
+
+
+def _state(db: sqlite3.Connection, partition: int) -> State | None:
+    row = db.execute(SQL["state"], (partition, partition)).fetchone()
+    return State._make(row) if row else None
+
+
+def _remove(db: sqlite3.Connection, rows: Sequence[Sequence[Any]], before: Removed) -> Removed:
+    """Rows are (id, partition, events, stored bytes)."""
+    db.executemany(SQL["remove"], [(row[0],) for row in rows])
+    db.executemany(SQL["less_stored"], [(row[3], row[1]) for row in rows])
+    return Removed(
+        before.events + sum(row[2] for row in rows),
+        before.stored_bytes + sum(row[3] for row in rows),
+    )

@@ -1,0 +1,135 @@
+"""Puts events into a hub: which partition, within which bounds, all of a send or nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from leasehold.core.event import EventData
+from leasehold.errors import BadInput, FeedUnavailable
+from leasehold.feeds.hub_batches import Frame, columns_of, encode, event_bytes
+from leasehold.feeds.hub_file import Appended, HubFile, Removed
+from leasehold.feeds.hub_intake import (
+    bodies_column,
+    columns_of_events,
+    cut,
+    keys_column,
+    properties_column,
+    require_fit,
+    spread,
+)
+from leasehold.feeds.hub_keys import partition_of, partitions_of
+
+TRIM_INTERVAL_S = 10.0
+
+
+class HubWriter:
+    def __init__(self, file: HubFile, batch_bytes_max: int, wall: Callable[[], float]) -> None:
+        self._file = file
+        self._wall = wall
+        self._batch_bytes_max = batch_bytes_max
+        self.partitions = file.count_partitions()
+        self._turn = itertools.count(os.getpid())
+        self._trimmed_at = time.monotonic()
+
+    def send(
+        self, events: Sequence[EventData], key: str | None, partition: int | None
+    ) -> list[Appended]:
+        """One batch, into one partition."""
+        if not events:
+            return []
+        flags, batch = columns_of(*columns_of_events(events, key))
+        sizes = event_bytes(batch)
+        require_fit(sizes, self._batch_bytes_max)
+        total = int(sizes.sum())
+        if total > self._batch_bytes_max:
+            raise BadInput(
+                f"this batch of {len(events)} events takes {total} bytes; batch_bytes_max is "
+                f"{self._batch_bytes_max}: send fewer at once, or use send_columns"
+            )
+        frame = encode(0, flags, batch)
+        turn = next(self._turn)
+
+        def frames(partitions: int) -> list[Frame]:
+            if partition is not None:
+                chosen = partition
+            elif key is not None:
+                chosen = partition_of(key, partitions)
+            else:
+                chosen = turn % partitions
+            return [frame._replace(partition=chosen)]
+
+        return self._append(frames)
+
+    def send_columns(
+        self, keys: Any, bodies: Any, properties: Any, partition: int | None
+    ) -> list[Appended]:
+        """Any number of events, spread by key (or in turn) without touching them one by one."""
+        body_column = bodies_column(bodies)
+        key_column = None if keys is None else keys_column(keys)
+        property_column = None if properties is None else properties_column(properties)
+        for what, column in (("keys", key_column), ("properties", property_column)):
+            if column is not None and len(column) != len(body_column):
+                raise BadInput(f"{what} has {len(column)} rows, bodies has {len(body_column)}")
+        if not len(body_column):
+            return []
+        flags, batch = columns_of(body_column, key_column, property_column)
+        sizes = event_bytes(batch)
+        require_fit(sizes, self._batch_bytes_max)
+
+        def frames(partitions: int) -> list[Frame]:
+            pieces: Iterable[tuple[int, pa.RecordBatch]]
+            if key_column is not None and partition is None:
+                chosen = partitions_of(key_column, partitions)
+                pieces = spread(batch, sizes, chosen, self._batch_bytes_max)
+            else:
+                pieces = (
+                    (
+                        next(self._turn) % partitions if partition is None else partition,
+                        batch.slice(start, stop - start),
+                    )
+                    for start, stop in cut(sizes, self._batch_bytes_max)
+                )
+            return [encode(number, flags, piece) for number, piece in pieces]
+
+        return self._append(frames)
+
+    def _append(self, frames: Callable[[int], list[Frame]]) -> list[Appended]:
+        # Compressing happens outside the transaction, so the number of partitions may have been
+        # raised meanwhile; it cannot be raised for ever.
+        for _ in range(100):
+            ready = frames(self.partitions)
+            appended = self._file.append(ready, self.partitions, self._now_us)
+            if appended is not None:
+                self._keep_retention()
+                return appended
+            self.partitions = self._file.count_partitions()
+        raise FeedUnavailable(f"the partitions of {self._file.path} keep changing; try again")
+
+    def trim(self, max_age_s: float | None, max_bytes: int | None) -> Removed:
+        events = stored_bytes = 0
+        if max_age_s is not None:
+            oldest_us = self._now_us() - int(max_age_s * 1e6)
+            for partition in range(self._file.count_partitions()):
+                removed = self._file.remove_before(partition, time_us=oldest_us)
+                events, stored_bytes = events + removed.events, stored_bytes + removed.stored_bytes
+        if max_bytes is not None:
+            removed = self._file.remove_beyond(max_bytes)
+            events, stored_bytes = events + removed.events, stored_bytes + removed.stored_bytes
+        return Removed(events, stored_bytes)
+
+    def _keep_retention(self) -> None:
+        """Producers keep the hub within its retention, every so often."""
+        if time.monotonic() - self._trimmed_at < TRIM_INTERVAL_S:
+            return
+        self._trimmed_at = time.monotonic()
+        settings = self._file.settings()
+        self.trim(settings.retention_s, settings.retention_bytes)
+
+    def _now_us(self) -> int:
+        return int(self._wall() * 1e6)
