@@ -1,0 +1,368 @@
+"""What every feed must do. A feed is done when all of these pass.
+
+``CHECKS`` lists the rules one by one, so that a test runner can report each by name;
+``check_feed`` runs them all. A check gets a function that makes a new, empty feed with at least two
+partitions. ``RETENTION_CHECKS`` are for feeds whose old events a test can remove, and
+``GROWTH_CHECKS`` for feeds whose partitions can become more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from leasehold.core.model import Checkpoint
+from leasehold.errors import BadInput, PositionGone
+from leasehold.ports import Feed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedUnderTest:
+    """A feed and the means to fill it."""
+
+    feed: Feed
+    send: Callable[[str, Sequence[bytes]], Awaitable[None]]
+    """Append events with these bodies to a partition, as one batch."""
+    open_again: Callable[[], Awaitable[Feed]]
+    """The same feed as another process would see it."""
+    forget: Callable[[str, int], Awaitable[None]] | None = None
+    """Remove a partition's batches that end before a sequence number."""
+    add_partition: Callable[[], Awaitable[None]] | None = None
+    close: Callable[[], Awaitable[None]] | None = None
+
+
+MakeFeed = Callable[[], Awaitable[FeedUnderTest]]
+Check = Callable[[FeedUnderTest], Awaitable[None]]
+
+CHECKS: list[Check] = []
+RETENTION_CHECKS: list[Check] = []
+GROWTH_CHECKS: list[Check] = []
+
+
+def check(rule: Check) -> Check:
+    CHECKS.append(rule)
+    return rule
+
+
+async def check_feed(make: MakeFeed, *, retention: bool = True, growth: bool = True) -> None:
+    for rule in CHECKS + RETENTION_CHECKS * retention + GROWTH_CHECKS * growth:
+        await run_check(rule, make)
+
+
+async def run_check(rule: Check, make: MakeFeed) -> None:
+    subject = await make()
+    try:
+        await rule(subject)
+    finally:
+        if subject.close is not None:
+            await subject.close()
+
+
+@check
+async def partitions_are_at_least_two_and_named_apart(subject: FeedUnderTest) -> None:
+    ids = await _partitions(subject)
+    assert len(ids) >= 2
+    assert len(set(ids)) == len(ids)
+    assert await _partitions(subject) == ids
+
+
+@check
+async def an_empty_partition_gives_no_events_and_stays_where_it_is(subject: FeedUnderTest) -> None:
+    for partition in await _partitions(subject):
+        start = await subject.feed.locate(partition, "earliest")
+        batch = await subject.feed.read(partition, start, 10)
+        assert len(batch.events) == 0
+        assert batch.next == start
+        assert not batch.children
+        assert await subject.feed.locate(partition, "latest") == start
+
+
+@check
+async def events_come_back_in_the_order_of_sending(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 5))
+    await subject.send(partition, _bodies(5, 12))
+    events, _ = await _read_all(subject.feed, partition)
+    assert [event.body for event in events] == _bodies(0, 12)
+    sequences = [event.sequence for event in events]
+    assert sequences == sorted(set(sequences))
+    times = [event.enqueued_at for event in events]
+    assert times == sorted(times)
+    assert all(time.tzinfo is not None for time in times)
+    assert {event.partition for event in events} == {partition}
+
+
+@check
+async def any_bytes_may_be_a_body(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    bodies = [b"x", bytes(range(256)), "h\u00e9\u4e16".encode(), b"\x00" * 1000, b"y" * 50_000]
+    await subject.send(partition, bodies)
+    events, _ = await _read_all(subject.feed, partition)
+    assert [event.body for event in events] == bodies
+
+
+@check
+async def partitions_do_not_mix(subject: FeedUnderTest) -> None:
+    first, second, *_ = await _partitions(subject)
+    await subject.send(first, [b"a1", b"a2"])
+    await subject.send(second, [b"b1"])
+    await subject.send(first, [b"a3"])
+    assert [e.body for e in (await _read_all(subject.feed, first))[0]] == [b"a1", b"a2", b"a3"]
+    assert [e.body for e in (await _read_all(subject.feed, second))[0]] == [b"b1"]
+
+
+@check
+async def a_read_keeps_to_max_events_and_a_chain_of_reads_misses_none(
+    subject: FeedUnderTest,
+) -> None:
+    partition = (await _partitions(subject))[0]
+    for first in (0, 7, 8, 30):
+        await subject.send(partition, _bodies(first, {0: 7, 7: 8, 8: 30, 30: 41}[first]))
+    for max_events in (1, 3, 7, 40, 1000):
+        events, _ = await _read_all(subject.feed, partition, max_events)
+        assert [event.body for event in events] == _bodies(0, 41)
+
+
+@check
+async def the_same_position_gives_the_same_events_again(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 20))
+    start = await subject.feed.locate(partition, "earliest")
+    middle = (await subject.feed.read(partition, start, 8)).next
+    once = await subject.feed.read(partition, middle, 5)
+    assert [event.body for event in once.events] == _bodies(8, 13)
+    await subject.feed.read(partition, start, 20)
+    again = await subject.feed.read(partition, middle, 5)
+    assert list(again.events) == list(once.events)
+    assert again.next == once.next
+
+
+@check
+async def any_event_can_be_checkpointed_by_its_sequence_and_offset(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 4))
+    await subject.send(partition, _bodies(4, 9))
+    events, end = await _read_all(subject.feed, partition)
+    for place, event in enumerate(events):
+        after = Checkpoint(next_sequence=event.sequence + 1, token=event.offset)
+        rest, _ = await _read_all(subject.feed, partition, start=after)
+        assert rest == events[place + 1 :]
+    assert end == Checkpoint(next_sequence=events[-1].sequence + 1, token=events[-1].offset)
+
+
+@check
+async def events_can_be_indexed_and_cut_like_a_list(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 9))
+    start = await subject.feed.locate(partition, "earliest")
+    events = (await subject.feed.read(partition, start, 9)).events
+    everything = list(events)
+    assert events[0] == everything[0]
+    assert events[-1] == everything[-1]
+    assert list(events[:4]) + list(events[4:]) == everything
+    assert len(events[4:]) == 5
+
+
+@check
+async def latest_means_only_what_comes_later(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 3))
+    start = await subject.feed.locate(partition, "latest")
+    assert len((await subject.feed.read(partition, start, 10)).events) == 0
+    await subject.send(partition, _bodies(3, 5))
+    events, _ = await _read_all(subject.feed, partition, start=start)
+    assert [event.body for event in events] == _bodies(3, 5)
+
+
+@check
+async def a_sequence_or_an_offset_begins_with_that_event(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 6))
+    await subject.send(partition, _bodies(6, 11))
+    events, end = await _read_all(subject.feed, partition)
+    for place, event in enumerate(events):
+        for start in (f"sequence:{event.sequence}", f"offset:{event.offset}"):
+            position = await subject.feed.locate(partition, start)
+            rest, _ = await _read_all(subject.feed, partition, start=position)
+            assert rest == events[place:], start
+    assert await subject.feed.locate(partition, end.next_sequence) == end
+
+
+@check
+async def a_time_begins_with_the_first_event_not_older(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    for number in range(4):
+        await subject.send(partition, _bodies(number, number + 1))
+        await asyncio.sleep(0.02)
+    events, end = await _read_all(subject.feed, partition)
+    moment = timedelta(microseconds=1)
+    for wanted in [e.enqueued_at + d for e in events for d in (-moment, 0 * moment, moment)]:
+        position = await subject.feed.locate(partition, wanted)
+        rest, _ = await _read_all(subject.feed, partition, start=position)
+        assert rest == [event for event in events if event.enqueued_at >= wanted]
+    assert await subject.feed.locate(partition, datetime(1970, 1, 2, tzinfo=UTC)) == (
+        await subject.feed.locate(partition, "earliest")
+    )
+    later = events[-1].enqueued_at + timedelta(days=1)
+    assert await subject.feed.locate(partition, later) == end
+
+
+@check
+async def a_start_that_means_nothing_is_refused(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    for start in ("yesterday", "sequence:-1", "time:noon", None, datetime(2026, 1, 1)):
+        await _refused(subject.feed.locate(partition, start))
+
+
+@check
+async def an_unknown_partition_is_refused(subject: FeedUnderTest) -> None:
+    await _refused(subject.feed.locate("no-such-partition", "earliest"))
+    await _refused(subject.feed.read("no-such-partition", Checkpoint(next_sequence=0), 10))
+
+
+@check
+async def a_position_beyond_the_end_is_said_to_be_gone(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 3))
+    end = await subject.feed.locate(partition, "latest")
+    beyond = Checkpoint(next_sequence=end.next_sequence + 1000)
+    gone = await _gone(subject.feed.read(partition, beyond, 10))
+    assert gone.reason == "beyond end"
+    assert (gone.partition, gone.position) == (partition, beyond)
+    assert gone.latest == end
+    assert gone.earliest == await subject.feed.locate(partition, "earliest")
+    assert (await _gone(subject.feed.locate(partition, beyond.next_sequence))).latest == end
+
+
+@check
+async def another_reader_sees_the_same(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 6))
+    other = await subject.open_again()
+    assert (other.namespace, other.name) == (subject.feed.namespace, subject.feed.name)
+    assert await _read_all(other, partition) == await _read_all(subject.feed, partition)
+    await subject.send(partition, _bodies(6, 8))
+    assert [event.body for event in (await _read_all(other, partition))[0]] == _bodies(0, 8)
+
+
+@check
+async def partitions_can_be_read_at_the_same_time(subject: FeedUnderTest) -> None:
+    partitions = await _partitions(subject)
+    for number, partition in enumerate(partitions):
+        await subject.send(partition, _bodies(number, number + 30))
+    found = await asyncio.gather(*(_read_all(subject.feed, p, 7) for p in partitions))
+    for number, (events, _) in enumerate(found):
+        assert [event.body for event in events] == _bodies(number, number + 30)
+
+
+@check
+async def a_cancelled_read_does_no_harm(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 30))
+    start = await subject.feed.locate(partition, "earliest")
+    for _ in range(5):
+        reading = asyncio.ensure_future(subject.feed.read(partition, start, 30))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+    events, _ = await _read_all(subject.feed, partition)
+    assert [event.body for event in events] == _bodies(0, 30)
+
+
+async def a_position_before_the_oldest_kept_event_is_said_to_be_gone(
+    subject: FeedUnderTest,
+) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 4))
+    await subject.send(partition, _bodies(4, 9))
+    events, end = await _read_all(subject.feed, partition)
+    old = await subject.feed.locate(partition, "earliest")
+    await _forget(subject, partition, events[4].sequence)
+    gone = await _gone(subject.feed.read(partition, old, 10))
+    assert gone.reason == "retention"
+    assert gone.earliest == await subject.feed.locate(partition, "earliest")
+    rest, _ = await _read_all(subject.feed, partition, start=gone.earliest)
+    assert rest == events[4:]
+    assert (await _gone(subject.feed.locate(partition, events[1].sequence))).reason == "retention"
+    assert gone.latest == end
+
+
+async def a_partition_of_which_nothing_is_kept_goes_on_at_its_end(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 4))
+    _, end = await _read_all(subject.feed, partition)
+    await _forget(subject, partition, end.next_sequence)
+    assert await subject.feed.locate(partition, "earliest") == end
+    assert await subject.feed.locate(partition, datetime(1970, 1, 2, tzinfo=UTC)) == end
+    await subject.send(partition, _bodies(4, 6))
+    events, _ = await _read_all(subject.feed, partition, start=end)
+    assert [event.body for event in events] == _bodies(4, 6)
+
+
+async def a_new_partition_is_noticed_by_every_open_reader(subject: FeedUnderTest) -> None:
+    before = await _partitions(subject)
+    other = await subject.open_again()
+    assert subject.add_partition is not None
+    await subject.add_partition()
+    after = await _partitions(subject)
+    assert after[: len(before)] == before
+    assert len(after) == len(before) + 1
+    assert [partition.id for partition in await other.partitions()] == after
+    await subject.send(after[-1], [b"new"])
+    assert [event.body for event in (await _read_all(other, after[-1]))[0]] == [b"new"]
+
+
+RETENTION_CHECKS += [
+    a_position_before_the_oldest_kept_event_is_said_to_be_gone,
+    a_partition_of_which_nothing_is_kept_goes_on_at_its_end,
+]
+GROWTH_CHECKS += [a_new_partition_is_noticed_by_every_open_reader]
+
+
+def _bodies(first: int, stop: int) -> list[bytes]:
+    """Of different lengths, so that offsets cannot be right by accident."""
+    return [b"%d:" % number + b"." * (number * 7 % 31) for number in range(first, stop)]
+
+
+async def _partitions(subject: FeedUnderTest) -> list[str]:
+    return [partition.id for partition in await subject.feed.partitions()]
+
+
+async def _read_all(
+    feed: Feed, partition: str, max_events: int = 1000, start: Checkpoint | None = None
+) -> tuple[list[Any], Checkpoint]:
+    position = start or await feed.locate(partition, "earliest")
+    events: list[Any] = []
+    while True:
+        batch = await feed.read(partition, position, max_events)
+        assert len(batch.events) <= max_events
+        if not batch.events:
+            assert batch.next == position
+            return events, position
+        assert batch.next.next_sequence > position.next_sequence
+        events.extend(batch.events)
+        position = batch.next
+
+
+async def _forget(subject: FeedUnderTest, partition: str, sequence: int) -> None:
+    assert subject.forget is not None
+    await subject.forget(partition, sequence)
+
+
+async def _refused(call: Awaitable[Any]) -> None:
+    try:
+        answer = await call
+    except BadInput:
+        return
+    raise AssertionError(f"answered {answer!r} where BadInput was due")
+
+
+async def _gone(call: Awaitable[Any]) -> PositionGone:
+    try:
+        answer = await call
+    except PositionGone as gone:
+        return gone
+    raise AssertionError(f"answered {answer!r} where PositionGone was due")
