@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from leasehold.core.model import Checkpoint
 
@@ -49,18 +50,19 @@ class PositionGone(LeaseholdError):
     def __init__(
         self,
         message: str,
+        *,
         partition: str,
         position: Checkpoint,
         reason: Literal["retention", "beyond end", "other feed"],
         earliest: Checkpoint,
         latest: Checkpoint,
     ) -> None:
-        super().__init__(message, partition, position, reason, earliest, latest)
+        super().__init__(message)
         self.partition = partition
         self.position = position
         self.reason = reason
         self.earliest = earliest
         self.latest = latest
 
-    def __str__(self) -> str:
-        return str(self.args[0])
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **vars(self)), self.args

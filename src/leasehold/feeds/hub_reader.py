@@ -160,11 +160,11 @@ class HubReader:
         }[reason]
         return PositionGone(
             f"{self._file.path}, partition {state.partition}: {text}",
-            str(state.partition),
-            position,
-            reason,
-            earliest(state),
-            latest(state),
+            partition=str(state.partition),
+            position=position,
+            reason=reason,
+            earliest=earliest(state),
+            latest=latest(state),
         )
 
     def _unknown(self, partition: str | int) -> BadInput:
