@@ -29,8 +29,9 @@ class LeaseStore(Protocol):
     after which the write may or may not have happened; every verb may be repeated.
     """
 
-    requests: Counter[str]
-    """Requests sent to the outside system so far, by verb."""
+    @property
+    def requests(self) -> Counter[str]:
+        """Requests sent to the outside system so far, by verb."""
 
     async def create(self, group: Group, starts: Mapping[str, Checkpoint]) -> None:
         """Make a lease at its start position for each partition that never had one."""

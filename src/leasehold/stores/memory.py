@@ -35,18 +35,7 @@ class MemoryStore:
 
     async def snapshot(self, group: Group) -> Snapshot:
         self.requests["snapshot"] += 1
-        now, records = self._clock.monotonic(), self._records(group)
-        return Snapshot(
-            leases=tuple(
-                replace(lease, age_s=now - at) for _, (lease, at) in sorted(records.leases.items())
-            ),
-            members=tuple(
-                replace(member, age_s=now - at)
-                for _, (member, at) in sorted(records.members.items())
-            ),
-            taken_at=self._clock.wall(),
-            replaced=frozenset(records.replaced),
-        )
+        return self._snapshot(group)
 
     async def join(self, group: Group, member: Member) -> None:
         self.requests["join"] += 1
@@ -148,6 +137,20 @@ class MemoryStore:
 
     async def close(self) -> None:
         pass
+
+    def _snapshot(self, group: Group) -> Snapshot:
+        now, records = self._clock.monotonic(), self._records(group)
+        return Snapshot(
+            leases=tuple(
+                replace(lease, age_s=now - at) for _, (lease, at) in sorted(records.leases.items())
+            ),
+            members=tuple(
+                replace(member, age_s=now - at)
+                for _, (member, at) in sorted(records.members.items())
+            ),
+            taken_at=self._clock.wall(),
+            replaced=frozenset(records.replaced),
+        )
 
     def _records(self, group: Group) -> _Records:
         return self._groups.setdefault(group, _Records())

@@ -1,0 +1,247 @@
+"""Who should own what, and what one instance does about it now.
+
+An ``Assign`` strategy turns the current owners into a target, the same on every instance that sees
+the same snapshot. ``plan`` compares the target with the leases and says what *this* instance takes
+and sheds. Live owners are not robbed: they see the same target and let go by themselves.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from leasehold.core.model import Lease, Partition, Snapshot
+
+Assign = Callable[
+    [Collection[str], Mapping[str, str], Collection[str], Mapping[str, float]], dict[str, str]
+]
+"""(partitions, current owners, members, weights) to owners; ``current`` may be partial."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How fast a group notices and acts. Validated where the user gives it."""
+
+    lease_ttl_s: float = 10.0
+    balance_interval_s: float = 3.0
+    shed_timeout_s: float = 60.0
+    """How long a live owner may take to let go before it is overruled."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long an unowned lease is left to the member it is meant for."""
+        return 1.25 * self.balance_interval_s
+
+    @property
+    def hurry_s(self) -> float:
+        """The pause between two looks while leases are changing hands."""
+        return self.balance_interval_s / 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    take: tuple[Lease, ...] = ()
+    shed: Mapping[str, str | None] = field(default_factory=dict)
+    """Held partitions to let go, each with the member it is meant for."""
+    waiting: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    """(partition, epoch) that others should let go or should take: since when that was seen."""
+    settled: bool = True
+    """False while any lease is on its way from one member to another."""
+
+
+def by_count(
+    partitions: Collection[str],
+    current: Mapping[str, str],
+    members: Collection[str],
+    weights: Mapping[str, float],
+) -> dict[str, str]:
+    """Even numbers: spread of at most one, with the fewest possible moves."""
+    if not members:
+        return {}
+    owned: dict[str, list[str]] = {member: [] for member in sorted(members)}
+    pool: list[str] = []
+    for partition in sorted(partitions):
+        owned.get(current.get(partition, ""), pool).append(partition)
+    low, extra = divmod(len(partitions), len(owned))
+    # Those who own most get the larger quota: anything else would move more.
+    for rank, member in enumerate(sorted(owned, key=lambda name: (-len(owned[name]), name))):
+        quota = low + (rank < extra)
+        pool += owned[member][quota:]
+        owned[member] = owned[member][:quota]
+    room = [(len(mine), member) for member, mine in owned.items()]
+    heapq.heapify(room)
+    for partition in sorted(pool):
+        count, member = room[0]
+        owned[member].append(partition)
+        heapq.heapreplace(room, (count + 1, member))
+    return {partition: member for member, mine in owned.items() for partition in mine}
+
+
+def by_weight(threshold: float = 0.2) -> Assign:
+    """Even sums of weights. Nothing moves while the heaviest and the lightest member differ by less
+    than ``threshold`` of the mean load, nor where no single move would bring them closer."""
+
+    def assign(
+        partitions: Collection[str],
+        current: Mapping[str, str],
+        members: Collection[str],
+        weights: Mapping[str, float],
+    ) -> dict[str, str]:
+        if not members:
+            return {}
+        owned: dict[str, list[tuple[float, str]]] = {member: [] for member in sorted(members)}
+        pool: list[tuple[float, str]] = []
+        for partition in sorted(partitions):
+            entry = (max(weights.get(partition, 1.0), 0.0), partition)
+            owned.get(current.get(partition, ""), pool).append(entry)
+        load = {member: sum(weight for weight, _ in mine) for member, mine in owned.items()}
+        light = [(load[member], len(mine), member) for member, mine in owned.items()]
+        heapq.heapify(light)
+        for weight, partition in sorted(pool, key=lambda entry: (-entry[0], entry[1])):
+            _, count, member = light[0]
+            owned[member].append((weight, partition))
+            load[member] += weight
+            heapq.heapreplace(light, (load[member], count + 1, member))
+        _even_out(owned, load, threshold)
+        return {partition: member for member, mine in owned.items() for _, partition in mine}
+
+    return assign
+
+
+def _even_out(
+    owned: dict[str, list[tuple[float, str]]], load: dict[str, float], threshold: float
+) -> None:
+    """Move single partitions from the heaviest to the lightest member while it helps."""
+    allowed = threshold * sum(load.values()) / len(load)
+    for mine in owned.values():
+        mine.sort()
+    order = sorted((weight, member) for member, weight in load.items())
+    while order[-1][0] - order[0][0] > allowed:
+        (most, heavy), (least, light) = order[-1], order[0]
+        gap = most - least
+        # The best single move is the one closest to half the gap; one of the whole gap only swaps.
+        at = bisect_left(owned[heavy], (gap / 2, ""))
+        near = [entry for entry in owned[heavy][max(at - 1, 0) : at + 1] if 0 < entry[0] < gap]
+        if not near:
+            return
+        entry = min(near, key=lambda entry: (abs(entry[0] - gap / 2), entry[1]))
+        owned[heavy].remove(entry)
+        insort(owned[light], entry)
+        order = order[1:-1]
+        insort(order, (most - entry[0], heavy))
+        insort(order, (least + entry[0], light))
+
+
+def live_members(snapshot: Snapshot) -> set[str]:
+    """Members with a heartbeat, and owners that have none but keep renewing (other processors)."""
+    known = {member.instance for member in snapshot.members}
+    return {
+        member.instance for member in snapshot.members if not member.expired and not member.leaving
+    } | {
+        lease.owner
+        for lease in snapshot.leases
+        if lease.owner and lease.live and lease.owner not in known
+    }
+
+
+def leasable(snapshot: Snapshot, known: Collection[Partition]) -> tuple[Lease, ...]:
+    """Leases that there is something to read for: of partitions that exist, and of split ones whose
+    children wait for them. Leases of partitions that are gone stay where they are, untouched."""
+    alive = {partition.id for partition in known}
+    alive.update(ancestor for partition in known for ancestor in partition.ancestors)
+    return tuple(lease for lease in snapshot.leases if lease.partition in alive)
+
+
+def missing(snapshot: Snapshot, known: Collection[Partition]) -> tuple[str, ...]:
+    """Partitions that need a lease made. One that was split is never made again, and a child waits
+    until its parent's lease hands its progress on."""
+    have = {lease.partition for lease in snapshot.leases} | snapshot.replaced
+    open_leases = have - snapshot.replaced
+    return tuple(
+        partition.id
+        for partition in known
+        if partition.id not in have and open_leases.isdisjoint(partition.ancestors)
+    )
+
+
+def plan(
+    snapshot: Snapshot,
+    known: Collection[Partition],
+    *,
+    me: str,
+    held: Collection[str],
+    waiting: Mapping[tuple[str, int], float],
+    now: float,
+    timing: Timing,
+    leaving: bool = False,
+    assign: Assign = by_count,
+) -> Plan:
+    """What this instance does now. ``held`` are the partitions it works on or is letting go;
+    ``waiting`` is the last plan's; ``now`` is its own monotonic clock."""
+    leases = leasable(snapshot, known)
+    members = live_members(snapshot) | {me}
+    if leaving:
+        members.discard(me)
+    heartbeats = {member.instance for member in snapshot.members}
+    target = assign(
+        [lease.partition for lease in leases],
+        {lease.partition: holder for lease in leases if (holder := _holder(lease, timing))},
+        members,
+        {lease.partition: lease.weight for lease in leases},
+    )
+    take, still_waiting, settled = [], {}, True
+    for lease in leases:
+        meant_for = target.get(lease.partition)
+        if not lease.live or lease.owner != meant_for:
+            settled = False
+        if leaving or lease.partition in held:
+            continue
+        if lease.owner == me or (not lease.live and meant_for == me):
+            take.append(lease)
+        elif not lease.live or meant_for == me:
+            since = waiting.get((lease.partition, lease.epoch), now)
+            still_waiting[lease.partition, lease.epoch] = since
+            if _overdue(lease, now - since, timing, cooperative=lease.owner in heartbeats):
+                take.append(lease)
+    shed = {p: target.get(p) for p in sorted(held) if target.get(p) != me}
+    return Plan(take=tuple(take), shed=shed, waiting=still_waiting, settled=settled)
+
+
+def next_look_s(unsettled_for_s: float | None, timing: Timing) -> float:
+    """The pause before the next look: short while leases change hands, unless that drags on."""
+    if unsettled_for_s is None or unsettled_for_s > 2 * timing.lease_ttl_s:
+        return timing.balance_interval_s
+    return timing.hurry_s
+
+
+def _holder(lease: Lease, timing: Timing) -> str | None:
+    """The member that has the lease, or has been offered it and may still come for it."""
+    if lease.live:
+        return lease.owner
+    if lease.owner is None and lease.age_s < timing.patience_s:
+        return lease.offered_to
+    return None
+
+
+def _overdue(lease: Lease, seen_for_s: float, timing: Timing, *, cooperative: bool) -> bool:
+    """Whether waiting for another member to act has to end.
+
+    An owner without heartbeat belongs to another kind of processor, which steals and expects to be
+    stolen from. An unowned lease must have been seen before: after a long night without instances
+    the first one up leaves the others their share.
+    """
+    if lease.live:
+        return not cooperative or seen_for_s >= timing.shed_timeout_s
+    unowned_s = lease.age_s if lease.owner is None else lease.age_s - lease.ttl_s
+    return unowned_s >= timing.patience_s and seen_for_s >= timing.hurry_s / 2
+
+
+def spread(snapshot: Snapshot, known: Sequence[Partition]) -> int:
+    """The difference between the most and the fewest partitions a live member owns."""
+    counts = dict.fromkeys(live_members(snapshot), 0)
+    for lease in leasable(snapshot, known):
+        if lease.live and lease.owner in counts:
+            counts[lease.owner] += 1
+    return max(counts.values()) - min(counts.values()) if counts else 0

@@ -1,0 +1,239 @@
+"""One instance's upkeep of its group: heartbeat, renew, look, plan, take, shed, release.
+
+The loop asks the store, lets ``core.balance`` decide, and starts or stops a pump per partition. It
+never decides by its own wall clock and holds no state that the store does not know better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from leasehold.clock import within
+from leasehold.core.balance import Assign, Plan, Timing, by_count, missing, next_look_s, plan
+from leasehold.core.lifecycle import Reason
+from leasehold.core.model import Group, Member
+from leasehold.errors import BadInput, InstanceReplaced
+from leasehold.ports import Clock, Feed, LeaseStore
+from leasehold.processor.pump import Hold, Report
+
+T = TypeVar("T")
+
+
+class Worker(Protocol):
+    """What the host starts for each lease it holds; ``Pump`` is one."""
+
+    hold: Hold
+
+    def let_go(self, offered_to: str | None, reason: Reason) -> None: ...
+
+    def lose(self) -> None: ...
+
+    async def run(self) -> Reason: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(Timing):
+    request_timeout_s: float = 5.0
+    drain_timeout_s: float = 60.0
+    """How long an orderly stop waits for work in hand."""
+
+    def check(self) -> None:
+        """Refuse settings that cannot work, by name."""
+        for name in ("lease_ttl_s", "balance_interval_s", "shed_timeout_s", "request_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise BadInput(f"{name} must be more than 0 seconds, not {getattr(self, name)!r}")
+        if self.lease_ttl_s < 2 * self.balance_interval_s:
+            raise BadInput(
+                f"lease_ttl_s={self.lease_ttl_s:g} leaves no time for a second renewal: make it at "
+                f"least twice balance_interval_s ({2 * self.balance_interval_s:g})"
+            )
+
+
+class Host:
+    def __init__(
+        self,
+        *,
+        feed: Feed,
+        group: str,
+        store: LeaseStore,
+        instance: str,
+        incarnation: str,
+        start_worker: Callable[[Hold], Worker],
+        clock: Clock,
+        report: Report,
+        settings: Settings | None = None,
+        start: Any = "earliest",
+        assign: Assign = by_count,
+        weigh: Callable[[str], float] = lambda partition: 1.0,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.settings.check()
+        if not instance.strip():
+            raise BadInput("instance must be a name, for example worker-1")
+        self.group = Group(namespace=feed.namespace, feed=feed.name, name=group)
+        self.instance = instance
+        self.workers: dict[str, Worker] = {}
+        self.moves = 0
+        """Leases taken so far, for metrics."""
+        self._incarnation = incarnation
+        self._feed, self._store, self._start = feed, store, start
+        self._start_worker, self._assign, self._weigh = start_worker, assign, weigh
+        self._clock, self._report = clock, report
+        self._tasks: dict[str, asyncio.Task[Reason]] = {}
+        self._waiting: Mapping[tuple[str, int], float] = {}
+        self._unsettled_since: float | None = None
+        self._wake = asyncio.Event()
+        self._stopping_since: float | None = None
+
+    async def run(self) -> None:
+        """Take part in the group until ``stop``; then pass everything on and leave."""
+        joined = False
+        while not self._drained():
+            began, pause_s = self._clock.monotonic(), self.settings.hurry_s
+            try:
+                if not joined:
+                    await self._ask(self._store.join(self.group, self._member()))
+                    joined = True
+                pause_s = await self._tick()
+            except InstanceReplaced:
+                await self._lose_all()
+                raise
+            except Exception as error:  # a store or feed in trouble must not end the instance
+                self._report(f"upkeep of {self.group} at {self.instance}", error)
+            await self._sleep(max(began + pause_s - self._clock.monotonic(), 0.0))
+        await self._leave()
+
+    def stop(self) -> None:
+        """Begin an orderly stop: finish batches in hand, checkpoint, release, leave."""
+        if self._stopping_since is None:
+            self._stopping_since = self._clock.monotonic()
+            self._wake.set()
+
+    async def _tick(self) -> float:
+        """One round of upkeep; the seconds until the next."""
+        if not await self._ask(self._store.heartbeat(self.group, self._member())):
+            raise InstanceReplaced(
+                f"instance {self.instance!r} of {self.group} was started again elsewhere; "
+                "this one stops. Give each instance a name of its own."
+            )
+        await self._renew()
+        known = await self._feed.partitions()
+        snapshot = await self._ask(self._store.snapshot(self.group))
+        if new := missing(snapshot, known):
+            starts = {p: await self._feed.locate(p, self._start_of(p)) for p in new}
+            await self._ask(self._store.create(self.group, starts))
+            snapshot = await self._ask(self._store.snapshot(self.group))
+        now = self._clock.monotonic()
+        todo = plan(
+            snapshot,
+            known,
+            me=self.instance,
+            held=self.workers,
+            waiting=self._waiting,
+            now=now,
+            timing=self.settings,
+            leaving=self._stopping_since is not None,
+            assign=self._assign,
+        )
+        await self._follow(todo)
+        if todo.settled:
+            self._unsettled_since = None
+        elif self._unsettled_since is None:
+            self._unsettled_since = now
+        since = self._unsettled_since
+        return next_look_s(None if since is None else now - since, self.settings)
+
+    async def _renew(self) -> None:
+        holds = {p: worker.hold for p, worker in self.workers.items()}
+        if not holds:
+            return
+        sent = self._clock.monotonic()
+        wanted = [replace(hold.lease, weight=self._weigh(p)) for p, hold in holds.items()]
+        kept = {lease.partition for lease in await self._ask(self._store.renew(wanted))}
+        for partition, hold in holds.items():
+            if partition in kept:
+                hold.until = self._until(sent)
+            elif (worker := self.workers.get(partition)) and worker.hold is hold:
+                worker.lose()
+
+    async def _follow(self, todo: Plan) -> None:
+        self._waiting = todo.waiting
+        stopping = self._stopping_since is not None
+        for partition, member in todo.shed.items():
+            reason = Reason.SHUTDOWN if stopping else Reason.BALANCED
+            self.workers[partition].let_go(member, reason)
+        if not todo.take:
+            return
+        sent = self._clock.monotonic()
+        won = await self._ask(
+            self._store.acquire(todo.take, self.instance, self.settings.lease_ttl_s)
+        )
+        for lease in won:
+            self.moves += 1
+            self._start_work(Hold(lease, self._until(sent)))
+
+    def _start_work(self, hold: Hold) -> None:
+        partition = hold.lease.partition
+        worker = self.workers[partition] = self._start_worker(hold)
+        task = self._tasks[partition] = asyncio.ensure_future(worker.run())
+        task.add_done_callback(lambda done: self._ended(partition, done))
+
+    def _ended(self, partition: str, task: asyncio.Task[Reason]) -> None:
+        del self.workers[partition], self._tasks[partition]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._report(f"work on partition {partition} of {self.group}", error)
+        if self._drained():
+            self._wake.set()
+
+    def _until(self, sent: float) -> float:
+        """Stop beginning new work well before others may take the lease."""
+        return sent + 0.75 * self.settings.lease_ttl_s
+
+    def _member(self) -> Member:
+        return Member(
+            instance=self.instance,
+            incarnation=self._incarnation,
+            ttl_s=self.settings.lease_ttl_s,
+            leaving=self._stopping_since is not None,
+        )
+
+    def _start_of(self, partition: str) -> Any:
+        return (
+            self._start.get(partition, "earliest") if isinstance(self._start, dict) else self._start
+        )
+
+    def _drained(self) -> bool:
+        if self._stopping_since is None:
+            return False
+        late = self._clock.monotonic() - self._stopping_since > self.settings.drain_timeout_s
+        return late or not self.workers
+
+    async def _leave(self) -> None:
+        await self._lose_all()
+        try:
+            await self._ask(self._store.leave(self.group, self._member()))
+        except Exception as error:  # it will be noticed as gone by its age
+            self._report(f"leaving {self.group} as {self.instance}", error)
+
+    async def _lose_all(self) -> None:
+        """End what did not end in time, without writing anything more."""
+        for worker in tuple(self.workers.values()):
+            worker.lose()
+        if tasks := tuple(self._tasks.values()):
+            try:
+                await self._ask(asyncio.wait(tasks))
+            except TimeoutError:
+                for task in tasks:
+                    task.cancel()
+
+    async def _ask(self, request: Awaitable[T]) -> T:
+        return await within(self._clock, self.settings.request_timeout_s, request)
+
+    async def _sleep(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await within(self._clock, seconds, self._wake.wait())
+            self._wake.clear()
