@@ -148,21 +148,28 @@ def _running(
     env: Mapping[str, str] | None = None,
 ) -> Iterator[_Running]:
     log = folder / f"{Path(command[0]).name}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={"PATH": os.environ["PATH"], "LC_ALL": "C"} if env is None else env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            user=user.pw_uid if user else None,
-            group=user.pw_gid if user else None,
-            extra_groups=[] if user else None,
-            # A Ctrl-C in the terminal is for the tests; they stop their servers in order.
-            start_new_session=True,
-            preexec_fn=_ends_with_parent(stop),  # noqa: PLW1509 - one call into libc
-        )
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={"PATH": os.environ["PATH"], "LC_ALL": "C"} if env is None else env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                user=user.pw_uid if user else None,
+                group=user.pw_gid if user else None,
+                extra_groups=[] if user else None,
+                # A Ctrl-C in the terminal is for the tests; they stop their servers in order.
+                start_new_session=True,
+                preexec_fn=_ends_with_parent(stop),  # noqa: PLW1509 - one call into libc
+            )
+    except PermissionError as error:
+        who = user.pw_name if user else "this user"
+        raise ServerFailed(
+            f"{who} may not run {command[0]} in {folder}: move the checkout (or TMPDIR) to where"
+            " everybody may read"
+        ) from error
     try:
         yield _Running(process=process, log=log)
     finally:

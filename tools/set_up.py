@@ -333,7 +333,7 @@ def main(names: Sequence[str]) -> int:
         for name in names:
             STEPS[name]()
     except StepFailed as reason:
-        print(f"set-up failed: {reason}\n(everything it printed: {LOG})", file=sys.stderr)
+        print(f"set-up failed: {reason}", file=sys.stderr)
         return 1
     return 0
 
