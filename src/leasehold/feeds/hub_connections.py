@@ -21,6 +21,7 @@ FORMAT = 1
 BUSY_TIMEOUT_S = 60.0
 WAL_BYTES = 16 << 20
 PAGE_BYTES = 4096
+SHRINK_PAGES = 1024
 
 SQL: dict[str, str] = dict(
     re.findall(
@@ -95,6 +96,14 @@ class Connections:
             finally:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
+
+    def shrink(self) -> None:
+        """Give free pages back to the file system, some at a time so that producers get in."""
+        self._prepare()
+        with explained(self._path), self._turn, self._borrowed(self._writers) as db:
+            while db.execute("PRAGMA freelist_count").fetchone()[0]:
+                # As a script, because execute() stops after the first page.
+                db.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
 
     def close(self) -> None:
         self._closed = True

@@ -202,8 +202,7 @@ class HubFile:
 
     def shrink(self) -> None:
         """Give free pages back to the file system."""
-        with self._writing() as db:
-            db.execute("PRAGMA incremental_vacuum").fetchall()
+        self._connections.shrink()
 
     def file_bytes(self) -> int:
         """What the hub takes up on disk, with the part that is not merged into the file yet."""
