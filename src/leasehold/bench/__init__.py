@@ -1,0 +1,1 @@
+"""Measurements, each beside a plain way of doing the same, in one run on one machine."""
