@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from typing import Any, overload
 
 import pyarrow as pa
@@ -75,25 +76,19 @@ def to_unix_us(time: datetime) -> int:
 
 def _events(arrow: pa.RecordBatch, partition: str) -> list[Event]:
     """All events at once: column by column is several times faster than row by row."""
-    count = arrow.num_rows
-    times: dict[int, datetime] = {}
-    enqueued = []
-    for unix_us in arrow.column(3).cast(pa.int64()).to_pylist():
-        if unix_us not in times:
-            times[unix_us] = to_datetime(unix_us)
-        enqueued.append(times[unix_us])
-    return list(
-        map(
-            Event,
-            arrow.column(0).to_pylist(),
-            arrow.column(1).to_pylist(),
-            map(str, arrow.column(2).to_pylist()),
-            enqueued,
-            [partition] * count,
-            _or_nones(arrow.column(4)),
-            _properties(arrow.column(5)),
-        )
+    enqueued = arrow.column(3).view(pa.int64()).to_pylist()
+    times = {unix_us: to_datetime(unix_us) for unix_us in set(enqueued)}
+    columns = zip(
+        arrow.column(0).to_pylist(),
+        arrow.column(1).to_pylist(),
+        map(str, arrow.column(2).to_pylist()),
+        map(times.__getitem__, enqueued),
+        repeat(partition),
+        _or_nones(arrow.column(4)),
+        _properties(arrow.column(5)),
+        strict=False,
     )
+    return list(map(Event._make, columns))
 
 
 def _or_nones(column: pa.Array) -> list[Any]:

@@ -97,6 +97,8 @@ def decode(rows: Sequence[Row]) -> list[tuple[int, pa.RecordBatch]]:
     All rows are decompressed in one call (zstd frames may follow one another), because setting up
     the decompressor costs more than a small row itself.
     """
+    if not rows:
+        return []
     sizes = [row.message_bytes for row in rows]
     try:
         joined = b"".join(row.data or b"" for row in rows)
