@@ -197,10 +197,9 @@ def write_progress(group: Group, partition: str, progress: Progress) -> dict[str
 
 def read_progress(blob: Blob) -> Progress | None:
     """None: an entry without a position, such as a directory; no lease stands there."""
-    said = blob.metadata
-    if is_folder(blob) or ("offset" not in said and "sequencenumber" not in said):
+    if not _has_position(blob):
         return None
-    ours = is_ours(blob)
+    said, ours = blob.metadata, is_ours(blob)
     offset = said.get("offset", "")
     token = _decode(said.get("lhtoken"))
     if token is None:
@@ -318,20 +317,25 @@ def snapshot_of(
 
 
 def groups_of(prefix: str, blobs: Iterable[Blob]) -> tuple[Group, ...]:
-    """Every group with a lease, in its own case where any of its blobs still says it."""
+    """Every group with a lease, in its own case where any of its blobs still says it.
+
+    One that a newer version writes to is named all the same, so that it hides no other.
+    """
     found: dict[Group, Group] = {}
     alive: set[Group] = set()
     for blob in blobs:
-        if (place := _split_name(prefix, blob.name)) is None or is_folder(blob):
+        if (place := _split_name(prefix, blob.name)) is None:
             continue
         group, kind, _ = place
         if names := real_names(prefix, blob):
             found.setdefault(group, names[0])
-        if kind == CHECKPOINT:
-            progress = read_progress(blob)
-            if progress is not None and progress.children is None:
-                alive.add(group)
+        if kind == CHECKPOINT and _has_position(blob) and "lhchildren" not in blob.metadata:
+            alive.add(group)
     return tuple(sorted(found.get(group, group) for group in alive))
+
+
+def _has_position(blob: Blob) -> bool:
+    return not is_folder(blob) and not blob.metadata.keys().isdisjoint(("offset", "sequencenumber"))
 
 
 def _signed(group: Group, partition: str, epoch: int) -> dict[str, str]:
