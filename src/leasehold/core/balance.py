@@ -217,12 +217,15 @@ def next_look_s(unsettled_for_s: float | None, timing: Timing) -> float:
 
 
 def _holder(lease: Lease, timing: Timing) -> str | None:
-    """The member that has the lease, or has been offered it and may still come for it."""
-    if lease.live:
-        return lease.owner
-    if lease.owner is None and lease.age_s < timing.patience_s:
-        return lease.offered_to
+    """Whose it is, or who may still come for it: the one it was offered to, or an owner that is
+    late but alive."""
+    if lease.live or _unowned_s(lease) < timing.patience_s:
+        return lease.owner or lease.offered_to
     return None
+
+
+def _unowned_s(lease: Lease) -> float:
+    return lease.age_s if lease.owner is None else lease.age_s - lease.ttl_s
 
 
 def _overdue(lease: Lease, seen_for_s: float, timing: Timing, *, cooperative: bool) -> bool:
@@ -234,8 +237,7 @@ def _overdue(lease: Lease, seen_for_s: float, timing: Timing, *, cooperative: bo
     """
     if lease.live:
         return not cooperative or seen_for_s >= timing.shed_timeout_s
-    unowned_s = lease.age_s if lease.owner is None else lease.age_s - lease.ttl_s
-    return unowned_s >= timing.patience_s and seen_for_s >= timing.hurry_s / 2
+    return _unowned_s(lease) >= timing.patience_s and seen_for_s >= timing.hurry_s / 2
 
 
 def spread(snapshot: Snapshot, known: Sequence[Partition]) -> int:

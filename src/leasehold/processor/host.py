@@ -85,6 +85,7 @@ class Host:
         self._clock, self._report = clock, report
         self._tasks: dict[str, asyncio.Task[Reason]] = {}
         self._waiting: Mapping[tuple[str, int], float] = {}
+        self._looked_at = 0.0
         self._unsettled_since: float | None = None
         self._wake = asyncio.Event()
         self._stopping_since: float | None = None
@@ -128,6 +129,9 @@ class Host:
             await self._ask(self._store.create(self.group, starts))
             snapshot = await self._ask(self._store.snapshot(self.group))
         now = self._clock.monotonic()
+        if now - self._looked_at > 2 * self.settings.balance_interval_s:
+            self._waiting = {}  # asleep or cut off meanwhile: nobody was kept waiting
+        self._looked_at = now
         todo = plan(
             snapshot,
             known,

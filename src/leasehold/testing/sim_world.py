@@ -85,6 +85,8 @@ class WatchedStore(MemoryStore):
         """partition → the newest epoch that began without an orderly hand-over."""
         self._busy: dict[str, tuple[str, int]] = {}
         self._furthest: dict[str, int] = {}
+        self._done: dict[tuple[str, int], int] = {}
+        """(partition, epoch) → how far it was handled in that epoch."""
 
     async def acquire(self, leases: Sequence[Lease], owner: str, ttl_s: float) -> Sequence[Lease]:
         before = {p: lease for p, lease in self._stored(leases).items() if lease is not None}
@@ -118,15 +120,21 @@ class WatchedStore(MemoryStore):
             self._check_progress(lease)
         return kept
 
+    async def renew(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        kept = await super().renew(leases)
+        for lease in kept:  # even one that was long under way and whose sender is dead by now
+            self.unowned_since.pop(lease.partition, None)
+        return kept
+
     async def release(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
             stored = self._stored([lease])[lease.partition]
             if stored and (stored.owner, stored.epoch) == (lease.owner, lease.epoch):
-                done = self._frontier(lease.partition, stored.checkpoint.next_sequence)
+                done = self._done.get((lease.partition, lease.epoch), 0)
                 if done > stored.checkpoint.next_sequence:
                     self.violations.append(
                         f"{lease.owner} released {lease.partition} at "
-                        f"{stored.checkpoint.next_sequence} although {done - 1} is handled"
+                        f"{stored.checkpoint.next_sequence} although it had handled {done - 1}"
                     )
         await super().release(leases)
 
@@ -160,6 +168,7 @@ class WatchedStore(MemoryStore):
         if failed:
             return
         handled = self.handled[lease.partition]
+        self._done[lease.partition, lease.epoch] = max(events) + 1
         for event in events:
             first = handled.setdefault(event, lease.epoch)
             if first != lease.epoch:

@@ -197,7 +197,10 @@ class Simulation:
         return self.store
 
     def _may_be_robbed(self, name: str) -> bool:
-        return any(each.stubborn for each in self.instances if each.name == name)
+        """Overruling is right only for an owner that could not let go in all that time."""
+        lately = self.clock.monotonic() - self.settings.shed_timeout_s
+        lives = [each for each in self.instances if each.name == name and not each.task.done()]
+        return not lives or any(each.stubborn or each.healthy_since > lately for each in lives)
 
     # Disturbances
 
@@ -275,9 +278,9 @@ class Simulation:
         self._disturbance(f"{instance.name} does not let go")
         instance.stubborn = True
         await asyncio.sleep(self.chance.uniform(5, 40))
-        # Batches that were under way may end a moment later, when they may be robbed no more.
         self._disturbance(f"{instance.name} lets go again")
         instance.stubborn = False
+        instance.healthy_since = self.clock.monotonic()
 
     def _add_partition(self) -> None:
         if len(self.feed.leaves()) < 32:
@@ -338,7 +341,8 @@ class Simulation:
         for task in tuple(self._background):
             task.cancel()
         for instance in self.instances:
-            instance.stubborn = False
+            if instance.stubborn:
+                instance.stubborn, instance.healthy_since = False, self.clock.monotonic()
             instance.network.outage = False
             instance.network.fail_before = instance.network.fail_after = 0.0
             instance.network.stall = 0.0
