@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
 import sys
 import tomllib
@@ -45,6 +46,8 @@ POSTGRES_DIRS = (
     "/opt/homebrew/opt/postgresql*/bin",
     "/usr/local/opt/postgresql*/bin",
 )
+
+CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 
 
 class StepFailed(Exception):
@@ -276,13 +279,20 @@ def azurite() -> None:
         options = "--ignore-scripts --no-package-lock --no-audit --no-fund --no-update-notifier"
         what = ["install", f"azurite@{AZURITE_VERSION}", *options.split()]
         try:
-            run(
-                [*npm, *what, "--prefix", TOOLS],
-                PATH=f"{node.parent}{os.pathsep}{os.environ['PATH']}",
-            )
+            run([*npm, *what, "--prefix", TOOLS], **npm_environment(node))
         except StepFailed as reason:
             raise StepFailed(f"The tests need Azurite; npm could not get it.\n{reason}") from reason
     say(f"Azurite {azurite_version()}")
+
+
+def npm_environment(node: Path) -> dict[str, str]:
+    """npm finds its own Node, and trusts the certificates that the machine trusts, as pip does."""
+    env = {"PATH": f"{node.parent}{os.pathsep}{os.environ['PATH']}"}
+    trusted = [os.environ.get("NODE_EXTRA_CA_CERTS"), ssl.get_default_verify_paths().cafile]
+    for bundle in [*trusted, *CERTIFICATES]:
+        if bundle and Path(bundle).exists():
+            return {**env, "NODE_EXTRA_CA_CERTS": bundle}
+    return env
 
 
 def azurite_version() -> str:
