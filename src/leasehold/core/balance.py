@@ -180,7 +180,7 @@ def plan(
 ) -> Plan:
     """What this instance does now. ``held`` are the partitions it works on or is letting go;
     ``waiting`` is the last plan's; ``now`` is its own monotonic clock."""
-    leases = leasable(snapshot, known)
+    leases, held = leasable(snapshot, known), frozenset(held)
     members = live_members(snapshot) | {me}
     if leaving:
         members.discard(me)

@@ -13,32 +13,22 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from math import inf
 from typing import Any
 
 from leasehold.core.balance import leasable, spread
-from leasehold.core.lifecycle import Reason
-from leasehold.core.model import Group, Lease, Snapshot
+from leasehold.core.model import Group, Lease
 from leasehold.ports import Batch, LeaseStore
 from leasehold.processor.host import Host, Settings
 from leasehold.processor.pump import Hold, Pace, Pump
 from leasehold.testing.faulty_store import Faults, FaultyStore
+from leasehold.testing.sabotage import Sabotage, Stayer, altered
 from leasehold.testing.sim_time import SimClock, run_virtual
 from leasehold.testing.sim_world import SimFeed, WatchedStore
 
 GROUP = Group(namespace="sim", feed="feed", name="group")
 SLACK_S = 1.5
 """Requests and handlers take a moment; bounds in intervals allow for that much on top."""
-
-
-class Sabotage(Enum):
-    """Ways to break the mechanism on purpose, to see that the simulation notices."""
-
-    NONE = "none"
-    NO_FENCING = "no-fencing"
-    LOCAL_CLOCK = "local-clock"
-    STEALING = "stealing"
-    NO_HEARTBEATS = "no-heartbeats"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +51,7 @@ def simulate(
 
 
 async def _run(seed: int, chaos_s: float, sabotage: Sabotage, trace: bool) -> SimReport:
-    sim = Simulation(seed, sabotage, trace)
+    sim = Simulation(seed, sabotage=sabotage, trace=trace)
     violation = await sim.run(chaos_s)
     return SimReport(
         seed=seed,
@@ -83,11 +73,17 @@ class Instance:
     network: Faults
     host: Host = field(init=False)
     task: asyncio.Task[None] = field(init=False)
-    healthy_since: float = 0.0
+    started_at: float = 0.0
+    troubled_at: float = -inf
+    """When something last went wrong for it."""
     crashed: bool = False
     leaving: bool = False
     stubborn: bool = False
     """Its handlers do not come back for a while, so it cannot let go."""
+
+    @property
+    def healthy_since(self) -> float:
+        return max(self.started_at, self.troubled_at)
 
     @property
     def running(self) -> bool:
@@ -99,10 +95,17 @@ class Instance:
 
 
 class Simulation:
-    def __init__(self, seed: int, sabotage: Sabotage, trace: bool) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        sabotage: Sabotage = Sabotage.NONE,
+        trace: bool = False,
+        partitions: int | None = None,
+    ) -> None:
         self.chance = random.Random(seed)
         self.clock = SimClock()
-        self.feed = SimFeed(self.chance.choice([1, 4, 8, 16]))
+        self.feed = SimFeed(partitions or self.chance.choice([1, 4, 8, 16]))
         self.store = WatchedStore(
             self.clock,
             self.feed,
@@ -126,7 +129,7 @@ class Simulation:
         self._spawn(self._produce(chaos_s))
         while self.clock.monotonic() < chaos_s and not self.store.violations:
             self._disturb()
-            await self._watch(self.chance.uniform(0.5, 5.0))
+            await self.watch(self.chance.uniform(0.5, 5.0))
         await self._calm_down()
         return await self._settle()
 
@@ -138,9 +141,13 @@ class Simulation:
             name = f"i{self._names}"
         clock = SimClock(wall_off_s=self.chance.uniform(-7200, 7200))
         network = Faults(delay_s=0.05)
-        instance = Instance(name, clock, network, healthy_since=self.clock.monotonic())
+        instance = Instance(name, clock, network, started_at=self.clock.monotonic())
         store = FaultyStore(
-            self._view(clock), network, self.chance, clock, lambda kind: self._fault(instance, kind)
+            altered(self.store, self._sabotage, clock),
+            network,
+            self.chance,
+            clock,
+            lambda kind: self._fault(instance, kind),
         )
         instance.host = Host(
             feed=self.feed,
@@ -166,7 +173,7 @@ class Simulation:
             f"{instance.name} has {lease.partition}, epoch {lease.epoch}, "
             f"from {lease.checkpoint.next_sequence}"
         )
-        kind = _Stayer if self._sabotage is Sabotage.STEALING else Pump
+        kind = Stayer if self._sabotage is Sabotage.STEALING else Pump
         return kind(
             hold,
             feed=self.feed,
@@ -189,18 +196,11 @@ class Simulation:
         if failed:
             raise RuntimeError("the handler failed")
 
-    def _view(self, clock: SimClock) -> LeaseStore:
-        if self._sabotage is Sabotage.LOCAL_CLOCK:
-            return _Altered(self.store, lambda snapshot: _aged(snapshot, clock.wall_off_s))
-        if self._sabotage is Sabotage.NO_HEARTBEATS:
-            return _Altered(self.store, _owners_only)
-        return self.store
-
     def _may_be_robbed(self, name: str) -> bool:
         """Overruling is right only for an owner that could not let go in all that time."""
         lately = self.clock.monotonic() - self.settings.shed_timeout_s
         lives = [each for each in self.instances if each.name == name and not each.task.done()]
-        return not lives or any(each.stubborn or each.healthy_since > lately for each in lives)
+        return not lives or any(each.stubborn or each.troubled_at > lately for each in lives)
 
     # Disturbances
 
@@ -219,7 +219,7 @@ class Simulation:
             kinds.append((1, lambda: self._spawn(self._stubborn(one))))
         if len(usable) > 1:
             kinds += [
-                (2, lambda: self._leave(one)),
+                (2, lambda: self.leave(one)),
                 (2, lambda: self._crash(one)),
                 (3, lambda: self._spawn(self._pause(one))),
                 (1, lambda: self.start(one.name)),
@@ -229,7 +229,7 @@ class Simulation:
         weights = [weight for weight, _ in kinds]
         self.chance.choices([do for _, do in kinds], weights)[0]()
 
-    def _leave(self, instance: Instance) -> None:
+    def leave(self, instance: Instance) -> None:
         self._disturbance(f"{instance.name} is asked to stop")
         instance.leaving = True
         instance.host.stop()
@@ -250,7 +250,7 @@ class Simulation:
     def _wake(self, instance: Instance) -> None:
         if not instance.crashed and instance.clock.paused:
             self._disturbance(f"{instance.name} wakes up")
-            instance.healthy_since = self.clock.monotonic()
+            instance.troubled_at = self.clock.monotonic()
             instance.clock.resume()
 
     async def _bad_network(self, instance: Instance) -> None:
@@ -280,7 +280,7 @@ class Simulation:
         await asyncio.sleep(self.chance.uniform(5, 40))
         self._disturbance(f"{instance.name} lets go again")
         instance.stubborn = False
-        instance.healthy_since = self.clock.monotonic()
+        instance.troubled_at = self.clock.monotonic()
 
     def _add_partition(self) -> None:
         if len(self.feed.leaves()) < 32:
@@ -304,7 +304,7 @@ class Simulation:
 
     # Watching
 
-    async def _watch(self, seconds: float) -> None:
+    async def watch(self, seconds: float) -> None:
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end and not self.store.violations:
             await asyncio.sleep(0.25)
@@ -314,7 +314,7 @@ class Simulation:
         """No partition without a working owner for long, while a healthy instance lives."""
         now, bound = self.clock.monotonic(), self.settings.lease_ttl_s
         bound += 2 * self.settings.balance_interval_s + SLACK_S
-        for lease in leasable(await self._look(), await self.feed.partitions()):
+        for lease in leasable(self.store.look(GROUP), await self.feed.partitions()):
             if self._works(lease):
                 self.store.unowned_since.pop(lease.partition, None)
                 continue
@@ -342,7 +342,7 @@ class Simulation:
             task.cancel()
         for instance in self.instances:
             if instance.stubborn:
-                instance.stubborn, instance.healthy_since = False, self.clock.monotonic()
+                instance.stubborn, instance.troubled_at = False, self.clock.monotonic()
             instance.network.outage = False
             instance.network.fail_before = instance.network.fail_after = 0.0
             instance.network.stall = 0.0
@@ -358,11 +358,11 @@ class Simulation:
         deadline = self.clock.monotonic() + 300
         quiet_since = moves = None
         while not store.violations:
-            await self._watch(0.5)
+            await self.watch(0.5)
             now = self.clock.monotonic()
-            calm_since = max(noticed, self._replaced_at())
-            if now > calm_since + 2 * timing.balance_interval_s + SLACK_S and self._all_handled():
-                snapshot, known = await self._look(), await self.feed.partitions()
+            calm_since = max(noticed, store.replaced_at)
+            if now > calm_since + 2 * timing.balance_interval_s + SLACK_S and not self._unhandled():
+                snapshot, known = self.store.look(GROUP), await self.feed.partitions()
                 if quiet_since is None:
                     quiet_since, moves = now, store.moves
                     uneven = spread(snapshot, known)
@@ -380,24 +380,15 @@ class Simulation:
         self._note(f"VIOLATION: {store.violations[0]}")
         return store.violations[0]
 
-    def _replaced_at(self) -> float:
-        return self.store.replaced_at
-
-    def _all_handled(self) -> bool:
-        return not self._unhandled()
-
     def _unhandled(self) -> dict[str, int]:
         feed, handled = self.feed, self.store.handled
         return {
             p: missed for p in feed.end if (missed := feed.end[p] - feed.first[p] - len(handled[p]))
         }
 
-    async def _look(self) -> Snapshot:
-        return self.store.look(GROUP)
-
     def _fault(self, instance: Instance, kind: str) -> None:
         self.faults[kind] += 1
-        instance.healthy_since = self.clock.monotonic()
+        instance.troubled_at = self.clock.monotonic()
         self._note(f"{instance.name}: {kind}")
 
     def _disturbance(self, text: str) -> None:
@@ -412,39 +403,3 @@ class Simulation:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-class _Stayer(Pump):
-    """A pump that does not shed, for the sabotage that replaces shedding by stealing."""
-
-    def let_go(self, offered_to: str | None, reason: Reason) -> None:
-        if reason is not Reason.BALANCED:
-            super().let_go(offered_to, reason)
-
-
-class _Altered:
-    """A store whose snapshots are tampered with."""
-
-    def __init__(self, store: LeaseStore, alter: Callable[[Snapshot], Snapshot]) -> None:
-        self._store, self._alter = store, alter
-
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._store, verb)
-
-    async def snapshot(self, group: Group) -> Snapshot:
-        return self._alter(await self._store.snapshot(group))
-
-
-def _aged(snapshot: Snapshot, off_s: float) -> Snapshot:
-    return replace(
-        snapshot,
-        leases=tuple(replace(lease, age_s=lease.age_s + off_s) for lease in snapshot.leases),
-        members=tuple(replace(member, age_s=member.age_s + off_s) for member in snapshot.members),
-    )
-
-
-def _owners_only(snapshot: Snapshot) -> Snapshot:
-    owners = {lease.owner for lease in snapshot.leases}
-    return replace(
-        snapshot, members=tuple(each for each in snapshot.members if each.instance in owners)
-    )

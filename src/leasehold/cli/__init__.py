@@ -1,0 +1,37 @@
+"""The command line: ``leasehold --help``."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from typer import Typer
+
+from leasehold.cli.bench import bench
+from leasehold.cli.demo import demo
+from leasehold.cli.leases import leases
+from leasehold.cli.sim import sim
+from leasehold.errors import LeaseholdError
+
+app = Typer(
+    name="leasehold",
+    help="Process partitioned feeds with many instances that share the partitions by lease.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+for command in (demo, leases, sim, bench):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run a command. A user's mistake gets one line that says what to do, never a stack trace."""
+    try:
+        app()
+    except LeaseholdError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped")
+        sys.exit(130)

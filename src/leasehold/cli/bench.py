@@ -1,0 +1,60 @@
+"""``leasehold bench``: the measurements quoted in the docs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from rich.table import Table
+from typer import Argument, Option
+
+from leasehold.bench import hub, plan, requests
+from leasehold.bench.row import Row
+
+console = Console()
+
+
+class Subject(Enum):
+    PLAN = "plan"
+    REQUESTS = "requests"
+    HUB = "hub"
+
+
+def bench(
+    subjects: Annotated[
+        list[Subject] | None, Argument(help="What to measure; everything if not given.")
+    ] = None,
+    store: Annotated[
+        list[str] | None, Option(help="More lease stores to count requests on, by URL.")
+    ] = None,
+) -> None:
+    """Measure Leasehold on this machine.
+
+    Figures that compare are taken side by side in one run and given as ratios.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        stores = ["memory://", f"sqlite:///{Path(folder) / 'leases.db'}", *(store or [])]
+        runs: dict[Subject, Callable[[], Iterable[Row]]] = {
+            Subject.PLAN: plan.run,
+            Subject.REQUESTS: lambda: requests.run(stores),
+            Subject.HUB: hub.run,
+        }
+        for subject in subjects or Subject:
+            _show(subject.value, runs[subject]())
+
+
+def _show(title: str, rows: Iterable[Row]) -> None:
+    table = Table("what", "measured", "beside the plain way", "target", title=title)
+    with console.status(f"measuring {title}"):
+        for row in rows:
+            table.add_row(
+                row.what,
+                f"{row.value:,.1f} {row.unit}",
+                "" if row.ratio is None else f"{row.ratio:.1f} ×",
+                "" if row.target is None else f"{row.target:,.0f} {row.unit}",
+            )
+    console.print(table)

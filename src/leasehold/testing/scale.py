@@ -1,0 +1,67 @@
+"""Scaling out and in on virtual time: how long until even, and how many leases moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leasehold.core.balance import by_count, live_members, spread
+from leasehold.testing.sim_time import run_virtual
+from leasehold.testing.simulate import GROUP, Simulation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleReport:
+    before: int
+    after: int
+    partitions: int
+    intervals: float
+    """Balance intervals from the change until every lease is owned and the spread is ≤ 1."""
+    moves: int
+    least_moves: int
+    """What any mechanism has to move."""
+    later_moves: int
+    """Moves in the ten intervals after that."""
+    counts: tuple[int, ...]
+    """Partitions per instance at the end."""
+
+
+def scale(before: int, after: int, *, partitions: int = 32, seed: int = 0) -> ScaleReport:
+    return run_virtual(_scale(before, after, partitions, seed))
+
+
+async def _scale(before: int, after: int, partitions: int, seed: int) -> ScaleReport:
+    sim = Simulation(seed, partitions=partitions)
+    interval = sim.settings.balance_interval_s
+    for _ in range(before):
+        sim.start()
+    await sim.watch(10 * interval + sim.chance.random() * interval)
+    look = sim.store.look(GROUP)
+    owners = {lease.partition: lease.owner for lease in look.leases if lease.owner}
+    began, moves = sim.clock.monotonic(), sim.store.moves
+    for instance in sim.instances[after:]:
+        sim.leave(instance)
+    for _ in range(after - before):
+        sim.start()
+    stay = [instance.name for instance in sim.instances[:after]]
+    target = by_count(owners, owners, stay, {})
+    while not await _even(sim, stay):
+        await sim.watch(0.05)
+    even, moved = sim.clock.monotonic(), sim.store.moves
+    await sim.watch(10 * interval)
+    final = [lease.owner for lease in sim.store.look(GROUP).leases]
+    return ScaleReport(
+        before=before,
+        after=after,
+        partitions=partitions,
+        intervals=(even - began) / interval,
+        moves=moved - moves,
+        least_moves=sum(1 for p, owner in owners.items() if target[p] != owner),
+        later_moves=sim.store.moves - moved,
+        counts=tuple(sorted(final.count(name) for name in stay)),
+    )
+
+
+async def _even(sim: Simulation, stay: list[str]) -> bool:
+    look, known = sim.store.look(GROUP), await sim.feed.partitions()
+    owned = all(lease.live and lease.owner in stay for lease in look.leases)
+    return owned and live_members(look) == set(stay) and spread(look, known) <= 1
