@@ -11,6 +11,7 @@ from leasehold.core.model import Checkpoint
 from leasehold.errors import BadInput
 from leasehold.ports import LeaseStore
 from leasehold.stores import open_store
+from leasehold.stores.azure_blob import AzureBlobStore
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.postgres import PostgresStore
 from leasehold.stores.sqlite import SqliteStore
@@ -51,6 +52,13 @@ def test_four_slashes_begin_an_absolute_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
 def test_both_schemes_of_libpq_are_postgresql(scheme: str) -> None:
     assert isinstance(open_store(f"{scheme}://me@localhost/db"), PostgresStore)
+
+
+def test_azure_blob_is_opened_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_KEY", "bm90IGEga2V5")
+    store = open_store("azure-blob://account/leases?prefix=homes", timeout_s=7.0)
+    assert isinstance(store, AzureBlobStore)
+    asyncio.run(store.close())
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}/data/leases.db", "postgresql://me@127.0.0.1:1/db"])
@@ -106,25 +114,32 @@ def test_a_password_is_not_shown_when_the_url_is_no_url_at_all() -> None:
     assert "sesame" not in str(refused.value)
 
 
-@pytest.mark.parametrize("direct", ["open_store('postgresql://me@host/db')", "import_module(M)"])
-def test_without_psycopg_the_extra_is_named(direct: str) -> None:
+@pytest.mark.parametrize(
+    ("package", "extra", "use"),
+    [
+        ("psycopg", "postgres", "open_store('postgresql://me@host/db')"),
+        ("psycopg", "postgres", "import leasehold.stores.postgres"),
+        ("azure", "azure", "open_store('azure-blob://account/leases')"),
+    ],
+)
+def test_without_its_package_a_store_names_the_extra_and_others_work(
+    package: str, extra: str, use: str
+) -> None:
     script = f"""
 import sys
-sys.modules["psycopg"] = None
-from importlib import import_module
+sys.modules["{package}"] = None
 from leasehold.errors import MissingExtra
 from leasehold.stores import open_store
-M = "leasehold.stores.postgres"
 open_store("memory://"), open_store("sqlite:///leases.db")
 try:
-    {direct}
+    {use}
 except MissingExtra as error:
     print(error)
 """
     ended = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
-    assert "pip install 'leasehold[postgres]'" in ended.stdout, ended.stderr
+    assert f"pip install 'leasehold[{extra}]'" in ended.stdout, ended.stderr
 
 
 def test_a_store_opened_by_url_keeps_leases(tmp_path: Path) -> None:

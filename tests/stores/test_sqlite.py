@@ -295,6 +295,17 @@ def test_a_lock_while_the_file_is_set_up_is_unavailable(path: Path) -> None:
     _use(path)
 
 
+def test_a_writer_of_a_new_file_does_not_keep_the_store_from_setting_it_up(path: Path) -> None:
+    # SQLite refuses to change to WAL at once then, without the wait that other statements have.
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    writer = threading.Timer(0.3, lambda: other.execute("ROLLBACK"))
+    writer.start()
+    _use(path, timeout_s=60.0)
+    writer.join()
+    other.close()
+
+
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     """The connections stores have made, for setting SQLite's own limits on them."""

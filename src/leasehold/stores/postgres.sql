@@ -4,7 +4,9 @@
 -- (read committed), and the conditions are checked against that.
 
 -- name: session
+-- A plan made while there were few leases is kept when there are many: it must use the keys.
 SELECT
+    set_config('enable_seqscan', 'off', false),
     set_config('default_transaction_isolation', 'read committed', false),
     set_config('statement_timeout', %(timeout_ms)s, false)
 
