@@ -60,7 +60,8 @@ soak: SEEDS := 20000
 soak: sim
 
 bench: $(VENV) $(JAVA) $(SERVERS)
-	$(RUN) $(BIN)/leasehold bench $(ARGS)
+	$(RUN) $(BIN)/python tests/servers.py $(BIN)/leasehold bench \
+		--store {postgres} --store azure-blob://devstoreaccount1/leases $(ARGS)
 
 clean:
 	rm -rf .venv .tools build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,6 +3,8 @@
     with servers.postgres() as server: ...    # server.url, server.password
     with servers.azurite() as server: ...     # server.url, server.key, server.connection_string
 
+    python tests/servers.py COMMAND ...       # with both; {postgres} stands for its URL
+
 Each listens on a free loopback port, keeps its data in a temporary folder, and goes when the block
 ends or when the process that started it dies, however it dies.
 """
@@ -247,3 +249,18 @@ def _folder(user: pwd.struct_passwd | None = None) -> Iterator[Path]:
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
+
+
+def main(command: list[str]) -> int:
+    """Run a command with both servers up, and their secrets in its environment."""
+    with postgres() as database, azurite() as blobs:
+        secrets_of_both = {
+            "PGPASSWORD": database.password,
+            "AZURE_STORAGE_CONNECTION_STRING": blobs.connection_string,
+        }
+        words = [word.replace("{postgres}", database.url) for word in command]
+        return subprocess.run(words, env={**os.environ, **secrets_of_both}, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

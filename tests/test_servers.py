@@ -22,6 +22,16 @@ with getattr(servers, sys.argv[1])() as server:
     time.sleep(600)
 """
 
+REACHES_BOTH = """
+import os, sys
+import psycopg
+from azure.storage.blob import BlobServiceClient
+psycopg.connect(sys.argv[1]).close()
+secret = os.environ["AZURE_STORAGE_CONNECTION_STRING"]
+assert not list(BlobServiceClient.from_connection_string(secret).list_containers())
+sys.exit(7)
+"""
+
 
 def test_postgres_answers_with_the_password_of_the_environment(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection:
@@ -56,6 +66,10 @@ def test_a_server_that_cannot_start_shows_what_it_printed(monkeypatch: pytest.Mo
     monkeypatch.setitem(servers.POSTGRES_SETTINGS, "no_such_setting", "1")
     with pytest.raises(servers.ServerFailed, match=r"unrecognized.*no_such_setting"):
         servers.postgres().__enter__()
+
+
+def test_a_command_run_with_both_servers_reaches_them_and_its_result_comes_back() -> None:
+    assert servers.main([sys.executable, "-c", REACHES_BOTH, "{postgres}"]) == 7
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
