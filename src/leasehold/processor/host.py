@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
+from zlib import crc32
 
 from leasehold.clock import within
 from leasehold.core.balance import Assign, Plan, Timing, by_count, missing, next_look_s, plan
@@ -80,6 +81,9 @@ class Host:
         self.moves = 0
         """Leases taken so far, for metrics."""
         self._incarnation = incarnation
+        # No two instances keep in step, where a renewal could always come between another's look
+        # and its claim.
+        self._stride = 0.9 + 0.1 * crc32(incarnation.encode()) / 2**32
         self._feed, self._store, self._start = feed, store, start
         self._start_worker, self._assign, self._weigh = start_worker, assign, weigh
         self._clock, self._report = clock, report
@@ -105,7 +109,8 @@ class Host:
                 raise
             except Exception as error:  # a store or feed in trouble must not end the instance
                 self._report(f"upkeep of {self.group} at {self.instance}", error)
-            await self._sleep(max(began + pause_s - self._clock.monotonic(), 0.0))
+            pause_s = began + self._stride * pause_s - self._clock.monotonic()
+            await self._sleep(max(pause_s, 0.0))
         await self._leave()
 
     def stop(self) -> None:

@@ -7,8 +7,9 @@ sees everything; the instances see only what the production ports give them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from leasehold.core.model import Checkpoint, Group, Lease, Partition, Snapshot
@@ -83,7 +84,8 @@ class WatchedStore(MemoryStore):
         self._feed, self._may_rob, self._fenced = feed, may_rob, fenced
         self._unclean: dict[str, int] = defaultdict(int)
         """partition → the newest epoch that began without an orderly hand-over."""
-        self._busy: dict[str, tuple[str, int]] = {}
+        self._busy: dict[str, tuple[str, int, float]] = {}
+        """partition → who hands its events to a handler, in which epoch, since when."""
         self._furthest: dict[str, int] = {}
         self._done: dict[tuple[str, int], int] = {}
         """(partition, epoch) → how far it was handled in that epoch."""
@@ -152,18 +154,18 @@ class WatchedStore(MemoryStore):
         """A snapshot that is not counted as a request."""
         return self._snapshot(group)
 
-    def begin(self, instance: str, lease: Lease, concurrent: Collection[str]) -> None:
-        """An instance hands events to its handler. ``concurrent``: instances that are running."""
+    def begin(self, instance: str, lease: Lease, awake: Mapping[str, float]) -> None:
+        """An instance hands events to its handler. ``awake``: who could know better since when."""
         other = self._busy.get(lease.partition)
-        if other and other[0] != instance and other[0] in concurrent:
+        if other and other[0] != instance and awake.get(other[0], inf) < other[2]:
             self.violations.append(
                 f"{instance} and {other[0]} handle {lease.partition} at the same time "
                 f"(epochs {lease.epoch} and {other[1]})"
             )
-        self._busy[lease.partition] = (instance, lease.epoch)
+        self._busy[lease.partition] = (instance, lease.epoch, self._clock.monotonic())
 
     def finish(self, instance: str, lease: Lease, events: Sequence[int], *, failed: bool) -> None:
-        if self._busy.get(lease.partition) == (instance, lease.epoch):
+        if self._busy.get(lease.partition, ())[:2] == (instance, lease.epoch):
             del self._busy[lease.partition]
         if failed:
             return

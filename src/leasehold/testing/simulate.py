@@ -76,6 +76,7 @@ class Instance:
     started_at: float = 0.0
     troubled_at: float = -inf
     """When something last went wrong for it."""
+    woken_at: float = -inf
     crashed: bool = False
     leaving: bool = False
     stubborn: bool = False
@@ -186,8 +187,7 @@ class Simulation:
 
     async def _handle(self, instance: Instance, lease: Lease, batch: Batch) -> None:
         self.handler_calls += 1
-        running = {each.name for each in self.instances if each.running and not each.stubborn}
-        self.store.begin(instance.name, lease, running)
+        self.store.begin(instance.name, lease, self._awake())
         await instance.clock.sleep(self.chance.uniform(0.01, 0.4))
         while instance.stubborn:
             await instance.clock.sleep(0.5)
@@ -195,6 +195,16 @@ class Simulation:
         self.store.finish(instance.name, lease, batch.events, failed=failed)
         if failed:
             raise RuntimeError("the handler failed")
+
+    def _awake(self) -> dict[str, float]:
+        """Instances with no excuse for working on after they lost a lease, and since when: not
+        asleep in the middle of it, not hung, not one that runs beside its own successor."""
+        lives = Counter(each.name for each in self.instances if each.running)
+        return {
+            each.name: each.woken_at
+            for each in self.instances
+            if each.running and not each.stubborn and lives[each.name] == 1
+        }
 
     def _may_be_robbed(self, name: str) -> bool:
         """Overruling is right only for an owner that could not let go in all that time."""
@@ -250,7 +260,7 @@ class Simulation:
     def _wake(self, instance: Instance) -> None:
         if not instance.crashed and instance.clock.paused:
             self._disturbance(f"{instance.name} wakes up")
-            instance.troubled_at = self.clock.monotonic()
+            instance.troubled_at = instance.woken_at = self.clock.monotonic()
             instance.clock.resume()
 
     async def _bad_network(self, instance: Instance) -> None:
@@ -280,7 +290,7 @@ class Simulation:
         await asyncio.sleep(self.chance.uniform(5, 40))
         self._disturbance(f"{instance.name} lets go again")
         instance.stubborn = False
-        instance.troubled_at = self.clock.monotonic()
+        instance.troubled_at = instance.woken_at = self.clock.monotonic()
 
     def _add_partition(self) -> None:
         if len(self.feed.leaves()) < 32:
@@ -342,7 +352,8 @@ class Simulation:
             task.cancel()
         for instance in self.instances:
             if instance.stubborn:
-                instance.stubborn, instance.troubled_at = False, self.clock.monotonic()
+                instance.stubborn = False
+                instance.troubled_at = instance.woken_at = self.clock.monotonic()
             instance.network.outage = False
             instance.network.fail_before = instance.network.fail_after = 0.0
             instance.network.stall = 0.0

@@ -1,0 +1,304 @@
+"""The host on virtual time, over the memory store. Long runs under faults are in the simulation."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from leasehold.core.model import Checkpoint, Group
+from leasehold.errors import BadInput, InstanceReplaced
+from leasehold.processor.host import Host, Settings
+from leasehold.processor.pump import Pace, Pump
+from leasehold.stores.memory import MemoryStore
+from leasehold.testing.faulty_store import Faults, FaultyStore
+from leasehold.testing.sim_time import SimClock, run_virtual
+from leasehold.testing.sim_world import SimFeed
+
+GROUP = Group(namespace="sim", feed="feed", name="g")
+INTERVAL_S = Settings().balance_interval_s
+
+
+class World:
+    def __init__(self, partitions=4, settings=None):
+        self.clock = SimClock()
+        self.feed = SimFeed(partitions)
+        self.store = MemoryStore(self.clock)
+        self.settings = settings or Settings()
+        self.handled = []
+        self.reports = []
+        self.hold_up = asyncio.Event()
+        self.hold_up.set()
+        self.tasks = {}
+
+    def host(self, instance, store=None, incarnation=None, **more):
+        store = store or self.store
+        return Host(
+            feed=self.feed,
+            group="g",
+            store=store,
+            instance=instance,
+            incarnation=incarnation or instance,
+            start_worker=lambda hold: Pump(
+                hold,
+                feed=self.feed,
+                store=store,
+                handle=lambda lease, batch: self.handle(instance, lease, batch),
+                clock=self.clock,
+                report=lambda what, error: self.reports.append((what, error)),
+                pace=Pace(max_events=10),
+            ),
+            clock=self.clock,
+            report=lambda what, error: self.reports.append((what, error)),
+            settings=self.settings,
+            **more,
+        )
+
+    async def handle(self, instance, lease, batch):
+        await self.hold_up.wait()
+        self.handled += [(lease.partition, event, instance) for event in batch.events]
+
+    def start(self, instance, **more):
+        host = self.host(instance, **more)
+        self.tasks[host] = asyncio.ensure_future(host.run())
+        return host
+
+    async def stop(self, host):
+        host.stop()
+        await self.tasks[host]
+
+    def owners(self):
+        return {lease.partition: lease.owner for lease in self.store._snapshot(GROUP).leases}
+
+
+def test_one_instance_takes_everything_and_handles_it_in_order():
+    async def main():
+        world = World()
+        for partition in world.feed.leaves():
+            world.feed.append(partition, 25)
+        host = world.start("a")
+        await asyncio.sleep(2)
+        assert set(world.owners().values()) == {"a"}
+        for partition in world.feed.leaves():
+            assert [e for p, e, _ in world.handled if p == partition] == list(range(25))
+        await world.stop(host)
+        look = world.store._snapshot(GROUP)
+        assert all(lease.owner is None for lease in look.leases)
+        assert all(lease.checkpoint.next_sequence == 25 for lease in look.leases)
+        assert look.members == ()
+
+    run_virtual(main())
+
+
+def test_an_orderly_stop_passes_the_partitions_on_without_waiting_for_expiry():
+    async def main():
+        world = World()
+        a, b = world.start("a"), world.start("b")
+        await asyncio.sleep(10)
+        assert sorted(world.owners().values()) == ["a", "a", "b", "b"]
+        await world.stop(a)
+        await asyncio.sleep(INTERVAL_S + 0.1)
+        assert set(world.owners().values()) == {"b"}
+        await world.stop(b)
+
+    run_virtual(main())
+
+
+def test_an_instance_restarted_under_its_name_takes_up_its_leases_at_once():
+    async def main():
+        world = World()
+        crashed = world.start("a", incarnation="1")
+        await asyncio.sleep(5)
+        world.tasks[crashed].cancel()
+        for worker in crashed.workers.values():
+            worker.lose()
+        again = world.start("a", incarnation="2")
+        await asyncio.sleep(0.5)
+        assert set(again.workers) == set(world.feed.leaves())
+        assert {x.epoch for x in world.store._snapshot(GROUP).leases} == {2}
+        await world.stop(again)
+
+    run_virtual(main())
+
+
+def test_of_two_instances_with_one_name_the_older_stops_and_says_why():
+    async def main():
+        world = World()
+        old = world.start("a", incarnation="1")
+        await asyncio.sleep(5)
+        new = world.start("a", incarnation="2")
+        with pytest.raises(InstanceReplaced, match="name of its own"):
+            await world.tasks[old]
+        assert not old.workers
+        await asyncio.sleep(5)
+        assert set(new.workers) == set(world.feed.leaves())
+        await world.stop(new)
+
+    run_virtual(main())
+
+
+def test_a_lease_won_by_a_request_whose_answer_was_lost_does_not_stay_unread():
+    async def main():
+        world = World()
+        faults = Faults()
+        shaky = FaultyStore(world.store, faults, random.Random(0), world.clock)
+        real = world.store.acquire
+
+        async def acquire_and_lose_the_answer(*args):
+            world.store.acquire = real
+            await real(*args)
+            raise ConnectionError("the answer was lost")
+
+        world.store.acquire = acquire_and_lose_the_answer
+        host = world.start("a", store=shaky)
+        await asyncio.sleep(0.1)
+        assert set(world.owners().values()) == {"a"}
+        assert not host.workers
+        await asyncio.sleep(INTERVAL_S)
+        assert set(host.workers) == set(world.feed.leaves())
+        assert "lost" in str(world.reports[0][1])
+        await world.stop(host)
+
+    run_virtual(main())
+
+
+def test_a_store_that_is_down_is_reported_and_tried_again():
+    async def main():
+        world = World()
+        faults = Faults(outage=True)
+        host = world.start(
+            "a", store=FaultyStore(world.store, faults, random.Random(0), world.clock)
+        )
+        await asyncio.sleep(20)
+        assert len(world.reports) >= 10
+        assert "sim/feed/g at a" in world.reports[0][0]
+        faults.outage = False
+        await asyncio.sleep(3)
+        assert set(host.workers) == set(world.feed.leaves())
+        await world.stop(host)
+
+    run_virtual(main())
+
+
+def test_nothing_new_is_begun_while_renewals_do_not_get_through():
+    async def main():
+        world = World(partitions=1)
+        faults = Faults()
+        host = world.start(
+            "a", store=FaultyStore(world.store, faults, random.Random(0), world.clock)
+        )
+        await asyncio.sleep(1)
+        faults.outage = True
+        await asyncio.sleep(world.settings.lease_ttl_s)
+        world.feed.append("00", 5)
+        await asyncio.sleep(5)
+        assert world.handled == []
+        faults.outage = False
+        await asyncio.sleep(5)
+        assert [event for _, event, _ in world.handled] == list(range(5))
+        await world.stop(host)
+
+    run_virtual(main())
+
+
+def test_a_partition_that_appears_is_noticed():
+    async def main():
+        world = World(partitions=1)
+        host = world.start("a")
+        await asyncio.sleep(5)
+        new = world.feed.add()
+        await asyncio.sleep(INTERVAL_S + 0.1)
+        assert new in host.workers
+        await world.stop(host)
+
+    run_virtual(main())
+
+
+def test_a_lease_of_a_partition_that_is_gone_is_left_alone():
+    async def main():
+        world = World(partitions=1)
+        await world.store.create(GROUP, {"gone": Checkpoint(next_sequence=7)})
+        host = world.start("a")
+        await asyncio.sleep(10)
+        assert world.owners() == {"00": "a", "gone": None}
+        assert set(host.workers) == {"00"}
+        await world.stop(host)
+
+    run_virtual(main())
+
+
+def test_the_start_position_is_written_when_the_lease_is_made_and_not_again():
+    async def main():
+        world = World(partitions=1)
+        host = world.start("a")
+        await asyncio.sleep(1)
+        await world.stop(host)
+        world.feed.first["00"] = 1000  # what "latest" would mean by now
+        again = world.start("b")
+        await asyncio.sleep(1)
+        assert world.store._snapshot(GROUP).leases[0].checkpoint.next_sequence == 0
+        await world.stop(again)
+
+    run_virtual(main())
+
+
+def test_a_handler_that_hangs_does_not_keep_an_instance_from_stopping_for_ever():
+    async def main():
+        world = World(partitions=1, settings=Settings(drain_timeout_s=20))
+        world.hold_up.clear()
+        world.feed.append("00", 1)
+        host = world.start("a")
+        await asyncio.sleep(1)
+        began = world.clock.monotonic()
+        await world.stop(host)
+        assert world.clock.monotonic() - began < 30
+        assert world.store._snapshot(GROUP).members == ()
+
+    run_virtual(main())
+
+
+def test_an_owner_that_does_not_let_go_is_overruled_and_its_checkpoint_refused():
+    async def main():
+        world = World(partitions=2, settings=Settings(shed_timeout_s=15))
+        for partition in world.feed.leaves():
+            world.feed.append(partition, 1)
+        world.hold_up.clear()
+        a = world.start("a")
+        await asyncio.sleep(1)
+        world.start("b")
+        await asyncio.sleep(10)
+        assert set(world.owners().values()) == {"a"}
+        await asyncio.sleep(10)
+        assert set(world.owners().values()) == {"a", "b"}
+        world.hold_up.set()
+        await asyncio.sleep(5)
+        assert len(a.workers) == 1
+        assert sorted({(p, e) for p, e, _ in world.handled}) == [("00", 0), ("01", 0)]
+        assert all(x.checkpoint.next_sequence == 1 for x in world.store._snapshot(GROUP).leases)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        (Settings(lease_ttl_s=5, balance_interval_s=3), "lease_ttl_s=5 .* balance_interval_s"),
+        (Settings(balance_interval_s=0), "balance_interval_s must be more than 0"),
+        (Settings(shed_timeout_s=-1), "shed_timeout_s must be more than 0"),
+        (replace(Settings(), request_timeout_s=float("nan")), "request_timeout_s"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_by_name(settings, names):
+    async def main():
+        with pytest.raises(BadInput, match=names):
+            World(settings=settings).host("a")
+
+    run_virtual(main())
+
+
+def test_an_instance_needs_a_name():
+    async def main():
+        with pytest.raises(BadInput, match="worker-1"):
+            World().host("  ")
+
+    run_virtual(main())
