@@ -327,6 +327,11 @@ def test_a_network_that_goes_silent_is_unavailable_in_time_and_passes(url: str) 
             for _ in range(2):
                 with pytest.raises(StoreUnavailable, match=r"within 0.5 s"):
                     await store.renew(held)
+            before = store.requests["renew"]
+            crowd = (store.renew(held) for _ in range(20))
+            answers = await asyncio.gather(*crowd, return_exceptions=True)
+            assert {type(answer) for answer in answers} == {StoreUnavailable}
+            assert store.requests["renew"] == before, "nobody waits for the others' turns"
             gate.open.set()
             assert await _renewed(store, held)
             await store.close()

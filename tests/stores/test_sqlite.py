@@ -286,6 +286,24 @@ def test_a_lock_that_outlasts_the_timeout_is_unavailable_and_passes(path: Path) 
     asyncio.run(scene())
 
 
+def test_many_requests_to_a_locked_file_do_not_wait_one_after_another(path: Path) -> None:
+    async def scene() -> None:
+        store = SqliteStore(path, timeout_s=0.2)
+        held = await _held(store)
+        with sqlite3.connect(path, isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            before = store.requests["renew"]
+            answers = await asyncio.gather(
+                *(store.renew(held) for _ in range(20)), return_exceptions=True
+            )
+            assert {type(answer) for answer in answers} == {StoreUnavailable}
+            assert store.requests["renew"] - before < 20, "the last were given up unsent"
+        other.close()
+        await store.close()
+
+    asyncio.run(scene())
+
+
 def test_a_lock_while_the_file_is_set_up_is_unavailable(path: Path) -> None:
     with sqlite3.connect(path, isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")

@@ -99,22 +99,32 @@ class PostgresStore(SqlStore):
         self, query: str, values: Mapping[str, Any], rows: Columns | None = None, verb: str = ""
     ) -> Rows:
         session, parameters = self._session(), {**values, **(rows or {})}
-        async with session.lock:
-            try:
-                if session.connection is None:
-                    session.connection = await self._open()
-                sending = self._send(session.connection, verb or query, query, parameters)
-                return await self._in_time(session.connection, sending)
-            except errors.DataError as error:
-                raise BadInput(f"{self._place} cannot hold this value: {error}") from error
-            except psycopg.Error as error:
-                session.close()
-                self._fail(error)
-            except (UnicodeError, OverflowError) as error:
-                raise BadInput(f"{self._place} cannot hold this value: {error}") from error
-            except BaseException:  # cancelled, or out of time: its answer may still be on the way
-                session.close()
-                raise
+        await self._turn(session)
+        try:
+            if session.connection is None:
+                session.connection = await self._open()
+            sending = self._send(session.connection, verb or query, query, parameters)
+            return await self._in_time(session.connection, sending)
+        except (errors.DataError, UnicodeError, OverflowError) as error:
+            raise BadInput(f"{self._place} cannot hold this value: {error}") from error
+        except psycopg.Error as error:
+            session.close()
+            self._fail(error)
+        except BaseException:  # cancelled, or out of time: its answer may still be on the way
+            session.close()
+            raise
+        finally:
+            session.lock.release()
+
+    async def _turn(self, session: _Session) -> None:
+        """Wait for the connection, but not while it fails for everybody else in turn."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await session.lock.acquire()
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"{self._place} has kept earlier requests waiting for {self._timeout_s:g} s"
+            ) from error
 
     async def close(self) -> None:
         sessions, self._sessions = self._sessions, {}
@@ -154,27 +164,33 @@ class PostgresStore(SqlStore):
                 task.exception()
 
     async def _open(self) -> Connection:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                connection = await psycopg.AsyncConnection.connect(
-                    self._conninfo,
-                    autocommit=True,
-                    client_encoding="utf8",
-                    fallback_application_name="leasehold",
-                )
-        except TimeoutError as error:
+        connection = await self._connect()
+        if connection is None:
             raise StoreUnavailable(
                 f"{self._place} gave no connection within {self._timeout_s:g} s: check that it "
                 "runs, and the network on the way to it"
-            ) from error
-        except psycopg.Error as error:
-            self._refused(error)
+            )
         try:
             await self._in_time(connection, self._set_up(connection))
         except BaseException:
             connection.pgconn.finish()
             raise
         return connection
+
+    async def _connect(self) -> Connection | None:
+        """None: not in time. An error raised from here would keep the half-made socket alive."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await psycopg.AsyncConnection.connect(
+                    self._conninfo,
+                    autocommit=True,
+                    client_encoding="utf8",
+                    fallback_application_name="leasehold",
+                )
+        except TimeoutError:
+            return None
+        except psycopg.Error as error:
+            self._refused(error)
 
     async def _set_up(self, connection: Connection) -> None:
         if connection.info.server_version < SERVER_NEEDED * 10_000:

@@ -80,7 +80,15 @@ class SqliteStore(SqlStore):
             await self.close()
         file = self._file
         future = file.thread.submit(file.run, verb or query, QUERIES[query], parameters)
-        return await asyncio.wrap_future(future)
+        bound_s = 2 * self._timeout_s  # once for those before it, once for itself
+        try:
+            async with asyncio.timeout(bound_s):
+                return await asyncio.wrap_future(future)
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"{self.path} has kept requests waiting for {bound_s:g} s: check the disk, and for "
+                "a program that keeps a transaction open on it"
+            ) from error
 
     async def close(self) -> None:
         file, self._file = self._file, self._new_file()
