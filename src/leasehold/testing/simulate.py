@@ -199,11 +199,12 @@ class Simulation:
     def _awake(self) -> dict[str, float]:
         """Instances with no excuse for working on after they lost a lease, and since when: not
         asleep in the middle of it, not hung, not one that runs beside its own successor."""
-        lives = Counter(each.name for each in self.instances if each.running)
+        newest = {each.name: each for each in self.instances}
+        alone = Counter(each.name for each in self.instances if not each.crashed)
         return {
-            each.name: each.woken_at
-            for each in self.instances
-            if each.running and not each.stubborn and lives[each.name] == 1
+            name: each.woken_at
+            for name, each in newest.items()
+            if each.running and not each.stubborn and alone[name] == 1
         }
 
     def _may_be_robbed(self, name: str) -> bool:
