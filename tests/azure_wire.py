@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -34,19 +34,24 @@ class Exchange:
 
 
 class Wire(AioHttpTransport):  # type: ignore[misc]
-    """``fail(n)`` says of the n-th request: None, or "before" or "after" it reaches the store."""
+    """``fail(n)`` says of the n-th request: None, or "before" or "after" it reaches the store.
+    ``meanwhile(n)`` runs before it is sent: what others do while this client is paused."""
 
     def __init__(self, fail: Callable[[int], str | None] = lambda n: None) -> None:
         super().__init__()
         self.fail = fail
+        self.meanwhile: Callable[[int], Awaitable[None]] | None = None
         self.sent = 0
         self.exchanges: list[Exchange] = []
         self.in_flight = 0
         self.in_flight_max = 0
 
     async def send(self, request: Any, **config: Any) -> Any:
-        fate = self.fail(self.sent)
+        nth = self.sent
         self.sent += 1
+        if self.meanwhile is not None:
+            await self.meanwhile(nth)
+        fate = self.fail(nth)
         if fate == "before":
             raise ServiceResponseError("the request was lost")
         self.in_flight += 1

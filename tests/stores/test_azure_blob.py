@@ -143,9 +143,11 @@ def test_an_interval_costs_one_request_per_held_lease_and_two_more(
 
 def test_taking_and_checkpointing_cost_as_little_as_they_can(azurite: Azurite) -> None:
     async def scenario(store: AzureBlobStore, wire: Wire, group: Group) -> None:
-        await store.create(group, {"0": EARLIEST})
+        maker = store_on(azurite, CONTAINER)
+        await maker.create(group, {"0": EARLIEST})
+        await maker.close()
         lease = await take(store, group, "0", "a")
-        assert store.requests["acquire"] == 2
+        assert store.requests == {"snapshot": 1, "acquire": 2}
         for n in range(1, 4):
             await store.checkpoint([replace(lease, checkpoint=at(n))])
         assert store.requests["checkpoint"] == 3

@@ -77,6 +77,51 @@ def test_a_lease_whose_takeover_fails_half_way_is_not_won_and_not_left_owned(
     asyncio.run(main())
 
 
+def test_a_taker_paused_half_way_does_not_undo_a_later_taker(azurite: Azurite) -> None:
+    async def main() -> None:
+        group, wire = any_group(), Wire()
+        slow, quick = store_on(azurite, CONTAINER, wire), store_on(azurite, CONTAINER)
+        await quick.create(group, {"0": EARLIEST})
+        seen = (await slow.snapshot(group)).leases
+        later: list[Lease] = []
+        touch = wire.sent + 1
+
+        async def others(nth: int) -> None:
+            if nth == touch:
+                later.append(await take(quick, group, "0", "quick"))
+
+        wire.meanwhile = others
+        assert list(await slow.acquire(seen, "slow", 10.0)) == []
+        assert await quick.checkpoint([replace(later[0], checkpoint=at(3))])
+        assert await quick.renew(later)
+        spent = (quick.requests["checkpoint"], quick.requests["renew"])
+        assert spent == (1, 1), "nothing had to be mended"
+        await slow.close()
+        await quick.close()
+
+    asyncio.run(main())
+
+
+def test_the_owner_of_a_split_cut_off_after_its_first_step_can_write_no_more(
+    azurite: Azurite,
+) -> None:
+    async def main() -> None:
+        group, wire = any_group(), Wire()
+        store = store_on(azurite, CONTAINER, wire)
+        await store.create(group, {"0": EARLIEST})
+        lease = await take(store, group, "0", "a")
+        marked = wire.sent
+        wire.fail = lambda n: "before" if n > marked else None
+        with pytest.raises(StoreUnavailable):
+            await store.split(lease, {"0a": at(1), "0b": at(1)})
+        wire.fail = lambda n: None
+        assert list(await store.checkpoint([replace(lease, checkpoint=at(5))])) == []
+        assert sorted(await leases(store, group)) == ["0a", "0b"]
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_leases_already_won_are_not_lost_to_anothers_failure(azurite: Azurite) -> None:
     async def main() -> None:
         group, wire = any_group(), Wire()

@@ -82,7 +82,7 @@ class Progress:
 
     def open_to(self, lease: Lease) -> bool:
         """Whether the holder of the claim may write: a stock processor's write leaves no holder."""
-        return self.held_by(lease) or (not self.ours and self.children is None)
+        return self.held_by(lease) or not self.ours
 
 
 def next_epoch(claim: Claim | None, progress: Progress, date_s: float) -> int:
