@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from leasehold.core.lag import Extent
 from leasehold.core.model import Checkpoint, Group, Lease, Member, Partition, Snapshot
+from leasehold.errors import PositionGone
 
 
 class Clock(Protocol):
@@ -106,3 +108,18 @@ class Feed(Protocol):
 
     async def read(self, partition: str, position: Checkpoint, max_events: int) -> Batch:
         """Up to ``max_events`` events from the position on; empty when there is nothing yet."""
+
+    async def extents(self) -> Sequence[Extent]:
+        """What is kept of every partition, and of split ones whose events can still be read.
+
+        One look at all of them, made for being asked every few seconds.
+        """
+
+    async def event_times(
+        self, positions: Mapping[str, Checkpoint]
+    ) -> Mapping[str, float | PositionGone]:
+        """By partition: the Unix time at which the event at that position was enqueued.
+
+        ``PositionGone`` stands for it where the position is none of this feed. Left out: where no
+        event has come yet, and whatever this feed cannot tell cheaply, which may be everything.
+        """

@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -20,14 +20,16 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from leasehold.core.event import EventData
+from leasehold.core.lag import Extent
 from leasehold.core.model import Checkpoint, Partition
-from leasehold.errors import BadInput
+from leasehold.errors import BadInput, PositionGone
 from leasehold.feeds.arrow_events import ArrowEvents
 from leasehold.feeds.hub_file import Appended, HubFile, Removed, Settings
 from leasehold.feeds.hub_intake import EventBatch
 from leasehold.feeds.hub_properties import (
     HubProperties,
     PartitionProperties,
+    extent,
     hub_properties,
     partition_properties,
 )
@@ -189,6 +191,17 @@ class Hub:
         self.requests["partitions"] += 1
         return [str(number) for number in range(self._file.count_partitions())]
 
+    def kept(self) -> Sequence[Extent]:
+        """``extents`` without waiting for a loop."""
+        self.requests["extents"] += 1
+        return [extent(state) for state in self._file.states()]
+
+    def times_at(self, positions: Mapping[str, Checkpoint]) -> Mapping[str, float | PositionGone]:
+        """``event_times`` without waiting for a loop."""
+        self.requests["event_times"] += 1
+        numbered = {self._number(partition): position for partition, position in positions.items()}
+        return {str(p): time for p, time in self._reader.event_times(numbered).items()}
+
     def properties(self) -> HubProperties:
         return hub_properties(self._file.settings(), self._file.states(), self._file.file_bytes())
 
@@ -233,6 +246,14 @@ class Hub:
 
     async def read(self, partition: str, position: Checkpoint, max_events: int) -> Batch:
         return await self._in_thread(self.read_batch, partition, position, max_events)
+
+    async def extents(self) -> Sequence[Extent]:
+        return await self._in_thread(self.kept)
+
+    async def event_times(
+        self, positions: Mapping[str, Checkpoint]
+    ) -> Mapping[str, float | PositionGone]:
+        return await self._in_thread(self.times_at, positions)
 
     def close(self) -> None:
         """Events are safe without it; it frees the file and the threads."""

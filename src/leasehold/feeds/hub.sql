@@ -88,6 +88,11 @@ SELECT first_sequence, last_sequence, last_offset, enqueued_us
 FROM batches WHERE partition_id = ? AND first_sequence <= ?
 ORDER BY first_sequence DESC LIMIT 1;
 
+-- name: place
+SELECT first_sequence, last_sequence, first_offset, last_offset, enqueued_us
+FROM batches WHERE partition_id = ? AND first_sequence <= ?
+ORDER BY first_sequence DESC LIMIT 1;
+
 -- name: state
 SELECT p.id, coalesce(b.first_sequence, p.next_sequence), p.next_sequence,
        coalesce(b.first_offset, p.last_offset), p.last_offset, p.last_enqueued_us, p.stored_bytes

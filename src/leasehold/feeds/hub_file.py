@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,16 @@ class State(NamedTuple):
     last_offset: int
     last_enqueued_us: int | None
     stored_bytes: int
+
+
+class Place(NamedTuple):
+    """Where the row that holds a sequence begins and ends."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    enqueued_us: int
 
 
 class Appended(NamedTuple):
@@ -149,6 +159,16 @@ class HubFile:
     def states(self) -> list[State]:
         with self._reading() as db:
             return [State._make(row) for row in db.execute(SQL["state"], (0, 1 << 62))]
+
+    def places(self, sequences: Mapping[int, int]) -> dict[int, tuple[State | None, Place | None]]:
+        """By partition: its state, and the row that holds the sequence, if there is one."""
+        found = {}
+        with self._reading() as db:
+            for partition, sequence in sequences.items():
+                row = db.execute(SQL["place"], (partition, sequence)).fetchone()
+                place = Place._make(row) if row and sequence <= row[1] else None
+                found[partition] = _state(db, partition), place
+        return found
 
     def first_row(
         self, partition: int, wanted: Callable[[int, int, int, int], bool]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from leasehold.core.lag import Extent
 from leasehold.feeds.arrow_events import to_datetime
 from leasehold.feeds.hub_file import Settings, State
 
@@ -60,6 +61,16 @@ class HubProperties:
     @property
     def stored_bytes(self) -> int:
         return sum(partition.stored_bytes for partition in self.partitions)
+
+
+def extent(state: State) -> Extent:
+    us = state.last_enqueued_us
+    return Extent(
+        partition=str(state.partition),
+        first=state.first_sequence,
+        end=state.next_sequence,
+        last_enqueued_at=None if us is None else us / 1e6,
+    )
 
 
 def partition_properties(state: State) -> PartitionProperties:

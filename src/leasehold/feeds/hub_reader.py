@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -12,10 +13,11 @@ from leasehold.core.start import AtOffset, AtSequence, AtTime, Earliest, Latest,
 from leasehold.errors import BadInput, PositionGone
 from leasehold.feeds.arrow_events import EVENT_SCHEMA, to_unix_us
 from leasehold.feeds.hub_batches import assemble, decode
-from leasehold.feeds.hub_file import HubFile, State
+from leasehold.feeds.hub_file import HubFile, Place, State
 
 READ_BYTES_MAX = 64 << 20
 NO_TOKEN = ("", "-1")
+Gone = Literal["retention", "beyond end", "other feed"]
 NO_EVENTS = pa.RecordBatch.from_pylist([], schema=EVENT_SCHEMA)
 
 
@@ -86,6 +88,19 @@ class HubReader:
                 row = self._file.first_row(partition, lambda *row: row[3] >= us)
                 return self._at(state, row[0]) if row else latest(state)
 
+    def event_times(self, positions: Mapping[int, Checkpoint]) -> dict[int, float | PositionGone]:
+        """When the events at these positions were enqueued, without decoding any."""
+        times: dict[int, float | PositionGone] = {}
+        sequences = {p: position.next_sequence for p, position in positions.items()}
+        for partition, (state, place) in self._file.places(sequences).items():
+            if state is None:
+                raise self._unknown(partition)
+            if reason := _why_gone(positions[partition], state, place):
+                times[partition] = self._gone(state, positions[partition], reason)
+            elif place is not None:
+                times[partition] = place.enqueued_us / 1e6
+        return times
+
     def state(self, partition: int) -> State:
         state = self._file.state(partition)
         if state is None:
@@ -140,7 +155,7 @@ class HubReader:
         self,
         state: State,
         position: Checkpoint,
-        reason: Literal["retention", "beyond end", "other feed"],
+        reason: Gone,
     ) -> PositionGone:
         where = (
             f"sequence {position.next_sequence}"
@@ -172,6 +187,25 @@ class HubReader:
         return BadInput(
             f"partition {partition!r} is unknown: the hub {self._file.path} has 0 to {last}"
         )
+
+
+def _why_gone(position: Checkpoint, state: State, place: Place | None) -> Gone | None:
+    sequence = position.next_sequence
+    if sequence < state.first_sequence:
+        return "retention"
+    if sequence > state.next_sequence:
+        return "beyond end"
+    if position.token in NO_TOKEN:
+        return None
+    # Every event moves the offset on by at least one. Where within its row an offset lies exactly
+    # is not known without decoding; but hubs begin at offsets far apart, so the bounds will do.
+    low = high = state.last_offset
+    if place is not None:
+        low = place.first_offset + sequence - place.first_sequence
+        high = place.last_offset - (place.last_sequence - sequence) - 1
+        high = low if sequence == place.first_sequence else high
+    known = position.token.isascii() and position.token.isdigit()
+    return None if known and low <= int(position.token) <= high else "other feed"
 
 
 def earliest(state: State) -> Checkpoint:

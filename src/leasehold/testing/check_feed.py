@@ -238,6 +238,55 @@ async def a_position_beyond_the_end_is_said_to_be_gone(subject: FeedUnderTest) -
 
 
 @check
+async def extents_tell_what_is_kept_and_when_the_newest_came(subject: FeedUnderTest) -> None:
+    first, second, *_ = await _partitions(subject)
+    await subject.send(first, _bodies(0, 3))
+    await subject.send(first, _bodies(3, 8))
+    events, end = await _read_all(subject.feed, first)
+    extents = {extent.partition: extent for extent in await subject.feed.extents()}
+    assert list(extents) == await _partitions(subject)
+    assert (extents[first].first, extents[first].end) == (events[0].sequence, end.next_sequence)
+    last_enqueued_at = extents[first].last_enqueued_at
+    assert last_enqueued_at is None or _same(last_enqueued_at, events[-1].enqueued_at)
+    empty = await subject.feed.locate(second, "earliest")
+    assert extents[second].first == extents[second].end == empty.next_sequence
+    assert extents[second].last_enqueued_at is None
+
+
+@check
+async def event_times_are_those_of_the_events_or_left_out(subject: FeedUnderTest) -> None:
+    first, second, *_ = await _partitions(subject)
+    await subject.send(first, _bodies(0, 3))
+    await asyncio.sleep(0.02)
+    await subject.send(first, _bodies(3, 8))
+    events, end = await _read_all(subject.feed, first)
+    other = await subject.feed.locate(second, "latest")
+    before = await subject.feed.locate(first, "earliest")
+    for event in events:
+        unmarked = Checkpoint(next_sequence=event.sequence)
+        for position in (before, unmarked):
+            times = await subject.feed.event_times({first: position, second: other})
+            assert set(times) <= {first}
+            for time in times.values():
+                assert isinstance(time, float)
+                assert _same(time, event.enqueued_at)
+        before = Checkpoint(next_sequence=event.sequence + 1, token=event.offset)
+    assert await subject.feed.event_times({first: end}) == {}
+    await _refused(subject.feed.event_times({"no-such-partition": end}))
+
+
+@check
+async def a_position_of_another_feed_has_no_time(subject: FeedUnderTest) -> None:
+    partition = (await _partitions(subject))[0]
+    await subject.send(partition, _bodies(0, 3))
+    end = await subject.feed.locate(partition, "latest")
+    beyond = Checkpoint(next_sequence=end.next_sequence + 1000)
+    for found in (await subject.feed.event_times({partition: beyond})).values():
+        assert isinstance(found, PositionGone)
+        assert (found.partition, found.position, found.reason) == (partition, beyond, "beyond end")
+
+
+@check
 async def another_reader_sees_the_same(subject: FeedUnderTest) -> None:
     partition = (await _partitions(subject))[0]
     await subject.send(partition, _bodies(0, 6))
@@ -286,6 +335,14 @@ async def a_position_before_the_oldest_kept_event_is_said_to_be_gone(
     assert gone.earliest == await subject.feed.locate(partition, "earliest")
     rest, _ = await _read_all(subject.feed, partition, start=gone.earliest)
     assert rest == events[4:]
+    extents = {extent.partition: extent for extent in await subject.feed.extents()}
+    assert (extents[partition].first, extents[partition].end) == (
+        events[4].sequence,
+        end.next_sequence,
+    )
+    for found in (await subject.feed.event_times({partition: old})).values():
+        assert isinstance(found, PositionGone)
+        assert found.reason == "retention"
     assert (await _gone(subject.feed.locate(partition, events[1].sequence))).reason == "retention"
     assert gone.latest == end
 
@@ -311,6 +368,7 @@ async def a_new_partition_is_noticed_by_every_open_reader(subject: FeedUnderTest
     assert after[: len(before)] == before
     assert len(after) == len(before) + 1
     assert [partition.id for partition in await other.partitions()] == after
+    assert [extent.partition for extent in await other.extents()] == after
     await subject.send(after[-1], [b"new"])
     assert [event.body for event in (await _read_all(other, after[-1]))[0]] == [b"new"]
 
@@ -345,6 +403,10 @@ async def _read_all(
         assert batch.next.next_sequence > position.next_sequence
         events.extend(batch.events)
         position = batch.next
+
+
+def _same(unix_time: float, time: datetime) -> bool:
+    return abs(unix_time - time.timestamp()) < 1e-5
 
 
 async def _forget(subject: FeedUnderTest, partition: str, sequence: int) -> None:

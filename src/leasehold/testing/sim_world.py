@@ -12,7 +12,9 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from leasehold.core.lag import Extent
 from leasehold.core.model import Checkpoint, Group, Lease, Partition, Snapshot
+from leasehold.errors import PositionGone
 from leasehold.ports import Batch, Clock
 from leasehold.stores.memory import MemoryStore
 
@@ -61,6 +63,14 @@ class SimFeed:
             next=Checkpoint(next_sequence=max(upto, begin)),
             children={child: Checkpoint(next_sequence=self.first[child]) for child in over},
         )
+
+    async def extents(self) -> Sequence[Extent]:
+        return [Extent(partition=p, first=self.first[p], end=end) for p, end in self.end.items()]
+
+    async def event_times(
+        self, positions: Mapping[str, Checkpoint]
+    ) -> Mapping[str, float | PositionGone]:
+        return {}
 
     def _make(self, partition: str, first: int, ancestors: tuple[str, ...]) -> str:
         self.first[partition] = self.end[partition] = first

@@ -1,0 +1,67 @@
+"""What an estimator asks a hub: both ends of every partition, and the times of events."""
+
+import asyncio
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leasehold.core.event import EventData
+from leasehold.core.lag import Extent
+from leasehold.core.model import Checkpoint
+from leasehold.errors import PositionGone
+from leasehold.feeds.hub import Hub
+
+
+def test_a_new_hub_has_an_empty_extent_per_partition(hub: Hub) -> None:
+    assert hub.kept() == [Extent(partition=str(n), first=0, end=0) for n in range(4)]
+
+
+def test_all_extents_cost_one_request(hub: Hub) -> None:
+    asyncio.run(hub.extents())
+    assert hub.requests == {"extents": 1}
+
+
+def test_every_event_has_a_time_although_none_is_decoded(tmp_path: Path) -> None:
+    now = [100.0]
+    with Hub.create(
+        tmp_path / "hub.db", name="h", namespace="n", partitions=2, wall=lambda: now[0]
+    ) as hub:
+        hub.send([EventData(b"x" * n) for n in (5, 0, 3)], partition_id=0)
+        now[0] = 107.5
+        hub.send([EventData(b"x" * n) for n in (1, 2)], partition_id=0)
+        positions = [Checkpoint(next_sequence=n) for n in range(5)]
+        times = [hub.times_at({"0": position})["0"] for position in positions]
+        assert times == [100.0] * 3 + [107.5] * 2
+        assert hub.kept()[0] == Extent(partition="0", first=0, end=5, last_enqueued_at=107.5)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=4), min_size=1, max_size=5))
+def test_every_true_position_is_known_and_one_of_another_hub_is_not(
+    tmp_path_factory, sends
+) -> None:
+    folder = tmp_path_factory.mktemp("hubs")
+    with (
+        Hub.create(folder / "a.db", name="h", namespace="n", partitions=1) as hub,
+        Hub.create(folder / "b.db", name="h", namespace="n", partitions=1) as anew,
+    ):
+        for sizes in sends:
+            for each in (hub, anew):
+                each.send([EventData(b"x" * size) for size in sizes], partition_id=0)
+        position, end = hub.position_of(0, "earliest"), hub.position_of(0, "latest")
+        while position != end:
+            assert isinstance(hub.times_at({"0": position})["0"], float)
+            gone = anew.times_at({"0": position})["0"]
+            assert isinstance(gone, PositionGone)
+            assert gone.reason == "other feed"
+            position = hub.read_batch(0, position, 1).next
+        assert hub.times_at({"0": end}) == {}
+        assert isinstance(anew.times_at({"0": end})["0"], PositionGone)
+
+
+def test_a_token_that_is_no_offset_is_of_another_feed(hub: Hub) -> None:
+    hub.send(EventData(b"x"), partition_id=1)
+    gone = hub.times_at({"1": Checkpoint(next_sequence=0, token="abc")})["1"]
+    assert isinstance(gone, PositionGone)
+    assert gone.reason == "other feed"
