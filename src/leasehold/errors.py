@@ -36,6 +36,10 @@ class LeaseLost(LeaseholdError):
     """Another instance has the partition now. Stop working on it; write nothing more."""
 
 
+class HandlerHung(LeaseholdError):
+    """A handler exceeded its time limit. Make it faster, or raise ``handler_timeout_s``."""
+
+
 class InstanceReplaced(LeaseholdError):
     """A newer instance runs under this name. Stop, or start again under a name of your own."""
 

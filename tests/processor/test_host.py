@@ -8,6 +8,7 @@ import pytest
 
 from leasehold.core.model import Checkpoint, Group
 from leasehold.errors import BadInput, InstanceReplaced
+from leasehold.processor.handlers import Outcome
 from leasehold.processor.host import Host, Settings
 from leasehold.processor.pump import Pace, Pump
 from leasehold.stores.memory import MemoryStore
@@ -17,6 +18,28 @@ from leasehold.testing.sim_world import SimFeed
 
 GROUP = Group(namespace="sim", feed="feed", name="g")
 INTERVAL_S = Settings().balance_interval_s
+
+
+class Work:
+    one_by_one, interruptible = False, True
+
+    def __init__(self, world, instance, hold):
+        self.world, self.instance, self.hold = world, instance, hold
+
+    async def open(self):
+        pass
+
+    async def handle(self, events, stop):
+        await self.world.hold_up.wait()
+        partition = self.hold.lease.partition
+        self.world.handled += [(partition, event, self.instance) for event in events]
+        return Outcome(done=len(events))
+
+    async def failed(self, error):
+        self.world.reports.append(("handling", error))
+
+    async def close(self, reason):
+        pass
 
 
 class World:
@@ -43,7 +66,7 @@ class World:
                 hold,
                 feed=self.feed,
                 store=store,
-                handle=lambda lease, batch: self.handle(instance, lease, batch),
+                work=Work(self, instance, hold),
                 clock=self.clock,
                 report=lambda what, error: self.reports.append((what, error)),
                 pace=Pace(max_events=10),
@@ -53,10 +76,6 @@ class World:
             settings=self.settings,
             **more,
         )
-
-    async def handle(self, instance, lease, batch):
-        await self.hold_up.wait()
-        self.handled += [(lease.partition, event, instance) for event in batch.events]
 
     def start(self, instance, **more):
         host = self.host(instance, **more)

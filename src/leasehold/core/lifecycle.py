@@ -32,6 +32,8 @@ class Reason(Enum):
     BALANCED = "balanced"
     LOST = "lost"
     SPLIT = "split"
+    HUNG = "hung"
+    """Its handler did not come back in time; let others try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ class Done:
 class Handled:
     save: bool
     """Whether a checkpoint is due."""
+    unsaved: bool = True
+    """Whether there is anything to save at all, should it end here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +125,10 @@ def step(life: Life, event: Event) -> tuple[Life, Action | None]:
             return _pause(life, delay_s)
         case Read(ended):
             return _go(life, Phase.SPLITTING if ended else Phase.HANDLING)
-        case Handled(save):
-            life = replace(life, unsaved=True)
-            return _go(life, Phase.SAVING if save or life.ending else Phase.READING)
+        case Handled(save, unsaved):
+            life = replace(life, unsaved=unsaved)
+            due = unsaved and (save or life.ending is not None)
+            return _go(life, Phase.SAVING if due else Phase.READING)
         case Done():
             return _after(life)
 

@@ -181,9 +181,11 @@ class Host:
         won = await self._ask(
             self._store.acquire(todo.take, self.instance, self.settings.lease_ttl_s)
         )
+        orphans = {lease.partition for lease in todo.take if lease.owner is not None}
         for lease in won:
             self.moves += 1
-            self._start_work(Hold(lease, self._until(sent)))
+            orphaned = lease.partition in orphans
+            self._start_work(Hold(lease, self._until(sent), orphaned=orphaned))
 
     def _start_work(self, hold: Hold) -> None:
         partition = hold.lease.partition
@@ -211,9 +213,10 @@ class Host:
         )
 
     def _start_of(self, partition: str) -> Any:
-        return (
-            self._start.get(partition, "earliest") if isinstance(self._start, dict) else self._start
-        )
+        """Start positions may be given per partition, with "*" for the rest."""
+        if not isinstance(self._start, Mapping):
+            return self._start
+        return self._start.get(partition, self._start.get("*", "earliest"))
 
     def _drained(self) -> bool:
         if self._stopping_since is None:

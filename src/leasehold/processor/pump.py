@@ -1,24 +1,30 @@
 """One partition at one instance: read, handle, checkpoint, until it is let go or lost.
 
-``core.lifecycle`` decides; this module carries out one action at a time and reports back.
+``core.lifecycle`` decides what comes next, ``core.retry`` what a failure means, ``core.policy``
+when a checkpoint is due; this module carries out one action at a time and reports back.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from random import random
+from typing import Any, Literal, Protocol, TypeVar
 
 from leasehold.clock import within
 from leasehold.core import lifecycle
 from leasehold.core.lifecycle import Again, Done, Handled, Pause, Phase, Read, Reason, Refused
 from leasehold.core.model import Checkpoint, Lease
+from leasehold.core.policy import Every
+from leasehold.core.retry import Bisection, Retry, decide, resume
+from leasehold.errors import HandlerHung, PositionGone
 from leasehold.ports import Batch, Clock, Feed, LeaseStore
+from leasehold.processor.handlers import Outcome, Stop
 
 T = TypeVar("T")
-Handle = Callable[[Lease, Batch], Awaitable[None]]
 Report = Callable[[str, BaseException], None]
 """What could not be done, and why. It will be tried again."""
 
@@ -30,6 +36,8 @@ class Hold:
     lease: Lease
     until: float
     """The monotonic time up to which new work may begin; renewals push it on."""
+    orphaned: bool = False
+    """Its former owner died or was overruled, maybe because of the batch at the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +47,30 @@ class Pace:
     request_timeout_s: float = 5.0
     retry_s: float = 0.5
     retry_max_s: float = 30.0
+    handler_timeout_s: float | None = None
+    gone: Literal["earliest", "fail"] = "earliest"
+
+
+class Work(Protocol):
+    """What is done with the events of one partition: the user's code and what surrounds it."""
+
+    one_by_one: bool
+    interruptible: bool
+    """Whether a call that takes too long can be ended."""
+
+    async def open(self) -> None: ...
+
+    async def handle(self, events: Sequence[Any], stop: Stop) -> Outcome: ...
+
+    async def failed(self, error: BaseException) -> None: ...
+
+    async def bury(self, event: Any, error: str, attempts: int) -> None:
+        """Put a poison event into the dead-letter store."""
+
+    def give_up(self, error: BaseException) -> None:
+        """The user chose to stop the processor rather than go on without this."""
+
+    async def close(self, reason: Reason) -> None: ...
 
 
 class Pump:
@@ -48,25 +80,38 @@ class Pump:
         *,
         feed: Feed,
         store: LeaseStore,
-        handle: Handle,
+        work: Work,
         clock: Clock,
         report: Report,
         pace: Pace,
+        retry: Retry | None = None,
+        policy: Every | None = None,
+        chance: Callable[[], float] = random,
     ) -> None:
         self.hold = hold
         self.life, self._action = lifecycle.begin()
-        self._feed, self._store, self._handle = feed, store, handle
+        self._feed, self._store, self._work = feed, store, work
         self._clock, self._report, self._pace = clock, report, pace
+        self._retry, self._policy = retry or Retry(), policy or Every(batches=1)
+        self._chance = chance
         self._position = hold.lease.checkpoint
         self._batch = Batch(next=self._position)
+        self._done = 0
+        """Events of the batch that are finished."""
+        self._ahead: asyncio.Task[Batch] | None = None
+        self._attempts = max(hold.lease.attempts, 1 if hold.orphaned else 0)
+        self._error = "the instance that handled it died"
+        self._unsaved_events = self._unsaved_batches = 0
+        self._saved_at = clock.monotonic()
         self._failures = 0
+        self._closed = False
         self._signals: deque[lifecycle.Event] = deque()
         self._signalled = asyncio.Event()
         self._offered_to: str | None = None
         self._do = {
             Phase.OPENING: self._open,
             Phase.READING: self._read,
-            Phase.HANDLING: self._handle_batch,
+            Phase.HANDLING: self._handle,
             Phase.SAVING: self._save,
             Phase.SPLITTING: self._split,
             Phase.CLOSING: self._close,
@@ -83,14 +128,21 @@ class Pump:
         self._signal(lifecycle.Lost())
 
     async def run(self) -> Reason:
-        while self.life.phase is not Phase.CLOSED:
-            self._signalled.clear()
-            while self._signals:
-                self._advance(self._signals.popleft())
-            event = await self._perform(self._action)
-            if event is not None:
-                self._advance(event)
+        try:
+            while self.life.phase is not Phase.CLOSED:
+                self._signalled.clear()
+                while self._signals:
+                    self._advance(self._signals.popleft())
+                event = await self._perform(self._action)
+                if event is not None:
+                    self._advance(event)
+        finally:
+            self._forget_ahead()
         return self.life.ending or Reason.SHUTDOWN
+
+    async def save(self, position: Checkpoint) -> bool:
+        """The user's own checkpoint. False: the lease is somebody else's."""
+        return await self._write(position, 0, by_hand=True)
 
     def _signal(self, event: lifecycle.Event) -> None:
         self._signals.append(event)
@@ -106,40 +158,54 @@ class Pump:
             return Done() if await self._sleep(action.seconds) else None
         try:
             event = await self._do[action.phase]()
-        except Exception as error:  # whatever the user's code, the feed or the store raises
+        except Exception as error:  # whatever the feed, the store or a callback raises
             self._report(f"{action.phase.value} partition {self.hold.lease.partition}", error)
             self._failures += 1
             pace = self._pace
             return Again(min(pace.retry_s * 2 ** min(self._failures - 1, 16), pace.retry_max_s))
-        if not isinstance(event, Again):
-            self._failures = 0
+        self._failures = 0
         return event
 
+    # The actions, one per phase
+
     async def _open(self) -> lifecycle.Event:
+        await self._work.open()
         return Done()
 
     async def _read(self) -> lifecycle.Event:
-        self._batch = await self._feed.read(
-            self.hold.lease.partition, self._position, self._pace.max_events
-        )
-        if len(self._batch.events):
+        if self._done < len(self._batch.events):
             return Read()
-        return Read(ended=True) if self._batch.children else Again(self._pace.poll_interval_s)
+        try:
+            self._batch, self._done = await self._fetch(), 0
+        except PositionGone as gone:
+            return await self._without(gone)
+        if len(self._batch.events):
+            self._ahead = asyncio.ensure_future(self._read_from(self._batch.next))
+            return Read()
+        if self._batch.children:
+            return Read(ended=True)
+        if self._unsaved_events and self._due(0):
+            return Handled(save=True)
+        return Again(self._pace.poll_interval_s)
 
-    async def _handle_batch(self) -> lifecycle.Event:
+    async def _handle(self) -> lifecycle.Event:
         if self._clock.monotonic() >= self.hold.until:
             return Again(self._pace.poll_interval_s)  # not renewed in time: maybe not ours now
-        await self._handle(self.hold.lease, self._batch)
-        self._position = self._batch.next
-        return Handled(save=True)
+        events = self._batch.events[self._done :]
+        if not len(events):
+            return self._handled()
+        if self._attempts:
+            return await self._handle_again(events)
+        outcome = await self._try(events)
+        if outcome is None:
+            return await self._yield(self._search(events))
+        self._finished(outcome.done)
+        if outcome.error is None:
+            return self._handled()
+        return await self._failed(outcome.error, self._search(events[outcome.done :]))
 
     async def _save(self) -> lifecycle.Event:
-        wanted = replace(self.hold.lease, checkpoint=self._position, attempts=0)
-        kept = await self._ask(self._store.checkpoint([wanted]))
-        if not kept:
-            return Refused()
-        self.hold.lease = replace(self.hold.lease, checkpoint=kept[0].checkpoint, attempts=0)
-        return Done()
+        return Done() if await self._write(self._position, self._attempts) else Refused()
 
     async def _split(self) -> lifecycle.Event:
         children: dict[str, Checkpoint] = dict(self._batch.children)
@@ -147,18 +213,175 @@ class Pump:
         return Done() if done else Refused()
 
     async def _close(self) -> lifecycle.Event:
-        if self.life.ending in (Reason.BALANCED, Reason.SHUTDOWN):
+        reason = self.life.ending or Reason.SHUTDOWN
+        if not self._closed:
+            self._closed = True
+            try:
+                await self._work.close(reason)
+            except Exception as error:
+                self._report(f"closing partition {self.hold.lease.partition}", error)
+        if reason in (Reason.BALANCED, Reason.SHUTDOWN, Reason.HUNG):
             wanted = replace(self.hold.lease, offered_to=self._offered_to)
             await self._ask(self._store.release([wanted]))
         return Done()
+
+    # Reading
+
+    async def _fetch(self) -> Batch:
+        """The batch read in the background, or a new one if there was nothing at the time."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            batch = await ahead
+            if len(batch.events):
+                return batch
+        return await self._read_from(self._position)
+
+    async def _read_from(self, position: Checkpoint) -> Batch:
+        return await self._feed.read(self.hold.lease.partition, position, self._pace.max_events)
+
+    def _forget_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
+            self._ahead = None
+
+    async def _without(self, gone: PositionGone) -> lifecycle.Event:
+        """What to do about a position that the feed no longer has."""
+        self._forget_ahead()
+        await self._work.failed(gone)
+        if self._pace.gone == "fail":
+            self._work.give_up(gone)
+            return Again(self._pace.retry_max_s)
+        self._position = gone.earliest
+        if gone.reason != "retention":
+            return await self._go_back(gone.earliest)
+        return Again(0.0)
+
+    async def _go_back(self, position: Checkpoint) -> lifecycle.Event:
+        """The feed was made anew: the checkpoint has to go back, which only a rewind may."""
+        lease = self.hold.lease
+        for seen in (await self._ask(self._store.snapshot(lease.group))).leases:
+            if (seen.partition, seen.owner, seen.epoch) == (
+                lease.partition,
+                lease.owner,
+                lease.epoch,
+            ):
+                await self._ask(self._store.rewind([replace(seen, checkpoint=position)]))
+        return Refused()  # the rewind fenced this owner off too; the lease is taken anew
+
+    # Handling
+
+    async def _handle_again(self, events: Sequence[Any]) -> lifecycle.Event:
+        """A batch that failed before, whole or bisected. Each try is counted before it begins, so
+        that one that kills the process counts as well."""
+        search = self._search(events)
+        if search.poison:
+            await self._work.bury(events[0], self._error, self._retry.attempts)
+            return await self._proceed(search.dead_lettered(), 1)
+        if not await self._write(self._position, search.attempts_if_unfinished):
+            return Refused()
+        size = len(search.target)
+        outcome = await self._try(events[:size])
+        if outcome is None:
+            return await self._yield(search)
+        if outcome.error is None:
+            return await self._proceed(search.succeeded(), size)
+        return await self._failed(outcome.error, search)
+
+    def _search(self, events: Sequence[Any]) -> Bisection:
+        size = 1 if self._work.one_by_one else len(events)
+        return resume(self._retry, 0, size, self._attempts)
+
+    async def _try(self, events: Sequence[Any]) -> Outcome | None:
+        """None: a plain function that did not come back in time, and is still at it."""
+        call = self._work.handle(events, self._enough)
+        if self._pace.handler_timeout_s is None:
+            return await call
+        try:
+            return await within(self._clock, self._pace.handler_timeout_s, call)
+        except TimeoutError:
+            hung = HandlerHung(
+                f"the handler of partition {self.hold.lease.partition} did not come back within "
+                f"handler_timeout_s={self._pace.handler_timeout_s:g}"
+            )
+            if self._work.interruptible:
+                return Outcome(done=0, error=hung)
+            await self._work.failed(hung)
+            self._error = str(hung)
+            return None
+
+    async def _failed(self, error: Exception, search: Bisection) -> lifecycle.Event:
+        self._attempts = search.failed().attempts
+        self._error = f"{type(error).__name__}: {error}"
+        await self._work.failed(error)
+        decision = decide(self._retry, self._attempts, self._chance())
+        if not await self._write(self._position, self._attempts):
+            return Refused()
+        if decision.do == "give-up":
+            self._work.give_up(error)
+            return Again(self._pace.retry_max_s)
+        return Again(decision.delay_s)
+
+    async def _proceed(self, search: Bisection, count: int) -> lifecycle.Event:
+        self._attempts = search.attempts
+        self._finished(count)
+        if not await self._write(self._position, self._attempts):
+            return Refused()
+        return Again(0.0) if self._done < len(self._batch.events) else self._handled()
+
+    async def _yield(self, search: Bisection) -> lifecycle.Event:
+        """Others may try; what the hung call still does is fenced off."""
+        self._attempts = search.failed().attempts
+        await self._write(self._position, self._attempts)
+        self.let_go(None, Reason.HUNG)
+        return Again(self._pace.retry_max_s)
+
+    def _finished(self, count: int) -> None:
+        if not count:
+            return
+        self._done += count
+        self._unsaved_events += count
+        if self._done == len(self._batch.events):
+            self._position = self._batch.next
+            self._unsaved_batches += 1
+        else:
+            last = self._batch.events[self._done - 1]
+            self._position = Checkpoint(next_sequence=last.sequence + 1, token=last.offset)
+
+    def _handled(self) -> lifecycle.Event:
+        return Handled(
+            save=self._due(0), unsaved=self._unsaved_events > 0 and not self._policy.manual
+        )
+
+    def _due(self, more: int) -> bool:
+        since = self._clock.monotonic() - self._saved_at
+        return self._policy.due(self._unsaved_events + more, since, self._unsaved_batches)
+
+    def _enough(self, done: int) -> bool:
+        """Asked between two events, maybe from a thread."""
+        return bool(self._signals) or self._due(done) or self._clock.monotonic() >= self.hold.until
+
+    # The store
+
+    async def _write(self, position: Checkpoint, attempts: int, *, by_hand: bool = False) -> bool:
+        """Checkpoint and attempts, if the lease is still ours. Where the user checkpoints by hand,
+        failures on the way to the next one are not the stored position's, and stay in memory."""
+        lease = self.hold.lease
+        if self._policy.manual and not by_hand and position != lease.checkpoint:
+            return True
+        wanted = replace(lease, checkpoint=position, attempts=attempts)
+        kept = await self._ask(self._store.checkpoint([wanted]))
+        if kept:
+            self.hold.lease = replace(lease, checkpoint=kept[0].checkpoint, attempts=attempts)
+            self._unsaved_events = self._unsaved_batches = 0
+            self._saved_at = self._clock.monotonic()
+        return bool(kept)
 
     async def _ask(self, request: Awaitable[T]) -> T:
         return await within(self._clock, self._pace.request_timeout_s, request)
 
     async def _sleep(self, seconds: float) -> bool:
         """True after the whole pause, False when a signal came first."""
-        try:
+        with suppress(TimeoutError):
             await within(self._clock, seconds, self._signalled.wait())
-        except TimeoutError:
-            return True
-        return False
+            return False
+        return True

@@ -17,8 +17,11 @@ from math import inf
 from typing import Any
 
 from leasehold.core.balance import leasable, spread
+from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Group, Lease
-from leasehold.ports import Batch, LeaseStore
+from leasehold.core.retry import Retry
+from leasehold.ports import LeaseStore
+from leasehold.processor.handlers import Outcome, Stop
 from leasehold.processor.host import Host, Settings
 from leasehold.processor.pump import Hold, Pace, Pump
 from leasehold.testing.faulty_store import Faults, FaultyStore
@@ -158,7 +161,7 @@ class Simulation:
             incarnation=f"{name}-{self.chance.random()}",
             start_worker=lambda hold: self._start_pump(instance, hold, store),
             clock=clock,
-            report=lambda what, error: self._note(f"{name}: {what}: {error}"),
+            report=lambda what, error: self.note(f"{name}: {what}: {error}"),
             settings=replace(self.settings, shed_timeout_s=0.001)
             if self._sabotage is Sabotage.STEALING
             else self.settings,
@@ -170,7 +173,7 @@ class Simulation:
 
     def _start_pump(self, instance: Instance, hold: Hold, store: LeaseStore) -> Pump:
         lease = hold.lease
-        self._note(
+        self.note(
             f"{instance.name} has {lease.partition}, epoch {lease.epoch}, "
             f"from {lease.checkpoint.next_sequence}"
         )
@@ -179,20 +182,22 @@ class Simulation:
             hold,
             feed=self.feed,
             store=store,
-            handle=lambda lease, batch: self._handle(instance, lease, batch),
+            work=_Work(self, instance, hold),
             clock=instance.clock,
-            report=lambda what, error: self._note(f"{instance.name}: {what}: {error}"),
+            report=lambda what, error: self.note(f"{instance.name}: {what}: {error}"),
             pace=Pace(max_events=20, request_timeout_s=2.0, retry_max_s=2.0),
+            retry=Retry(backoff_s=0.5, backoff_max_s=2.0),
+            chance=self.chance.random,
         )
 
-    async def _handle(self, instance: Instance, lease: Lease, batch: Batch) -> None:
+    async def handle(self, instance: Instance, lease: Lease, events: Sequence[int]) -> None:
         self.handler_calls += 1
         self.store.begin(instance.name, lease, self._awake())
         await instance.clock.sleep(self.chance.uniform(0.01, 0.4))
         while instance.stubborn:
             await instance.clock.sleep(0.5)
         failed = self.chance.random() < 0.02
-        self.store.finish(instance.name, lease, batch.events, failed=failed)
+        self.store.finish(instance.name, lease, events, failed=failed)
         if failed:
             raise RuntimeError("the handler failed")
 
@@ -389,7 +394,7 @@ class Simulation:
                     return None
             elif now > deadline:
                 store.violations.append(f"not all events were handled: {self._unhandled()}")
-        self._note(f"VIOLATION: {store.violations[0]}")
+        self.note(f"VIOLATION: {store.violations[0]}")
         return store.violations[0]
 
     def _unhandled(self) -> dict[str, int]:
@@ -401,13 +406,13 @@ class Simulation:
     def _fault(self, instance: Instance, kind: str) -> None:
         self.faults[kind] += 1
         instance.troubled_at = self.clock.monotonic()
-        self._note(f"{instance.name}: {kind}")
+        self.note(f"{instance.name}: {kind}")
 
     def _disturbance(self, text: str) -> None:
         self._disturbed_at = self.clock.monotonic()
-        self._note(text)
+        self.note(text)
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
         if self._tracing:
             self.trace.append(f"{self.clock.monotonic():9.3f}  {text}")
 
@@ -415,3 +420,34 @@ class Simulation:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+class _Work:
+    """A handler that takes a moment, fails now and then, and tells the watching store."""
+
+    one_by_one, interruptible = False, True
+
+    def __init__(self, sim: Simulation, instance: Instance, hold: Hold) -> None:
+        self._sim, self._instance, self._hold = sim, instance, hold
+
+    async def open(self) -> None:
+        pass
+
+    async def handle(self, events: Sequence[int], stop: Stop) -> Outcome:
+        try:
+            await self._sim.handle(self._instance, self._hold.lease, events)
+        except RuntimeError as error:
+            return Outcome(done=0, error=error)
+        return Outcome(done=len(events))
+
+    async def failed(self, error: BaseException) -> None:
+        self._sim.note(f"{self._instance.name}: handling {self._hold.lease.partition}: {error}")
+
+    async def bury(self, event: int, error: str, attempts: int) -> None:
+        raise AssertionError("nothing is dead-lettered here")
+
+    def give_up(self, error: BaseException) -> None:
+        raise AssertionError("nobody gives up here")
+
+    async def close(self, reason: Reason) -> None:
+        pass
