@@ -245,7 +245,8 @@ class Container:
                 ) from error
 
     def _where(self) -> str:
-        return f"storage account {self._client.account_name}, {self._client.container_name}"
+        client = self._client
+        return f"storage account {client.account_name}, container {client.container_name}"
 
 
 class _Refused(Exception):
