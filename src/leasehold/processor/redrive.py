@@ -1,0 +1,146 @@
+"""Dead letters on their way in, and on their way back to a handler or to their hub."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from leasehold.core.event import Event, EventData, Property
+from leasehold.core.model import Lease
+from leasehold.errors import BadInput, FeedUnavailable, StoreUnavailable
+from leasehold.ports import DeadLetter, DeadLetters, Which, error_text
+
+REDRIVEN_FROM = "leasehold-redriven-from"
+REDRIVES = "leasehold-redrives"
+PAGE = 50
+
+
+class Sender(Protocol):
+    """What of a hub it takes to send letters back to it."""
+
+    namespace: str
+    name: str
+
+    def send(
+        self,
+        events: EventData,
+        *,
+        partition_key: str | None = None,
+        partition_id: str | int | None = None,
+    ) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redriven:
+    """What came of it. Letters that failed are in the store as they were."""
+
+    count: int
+    failed: Sequence[tuple[DeadLetter, Exception]] = ()
+
+
+def letter_for(lease: Lease, event: Event, error: BaseException | str, attempts: int) -> DeadLetter:
+    """What to put for an event that failed for good under a lease."""
+    return DeadLetter(
+        group=lease.group,
+        partition=event.partition,
+        sequence=event.sequence,
+        token=event.offset,
+        body=event.body,
+        properties=event.properties,
+        partition_key=event.partition_key,
+        enqueued_at=event.enqueued_at,
+        error=error_text(error),
+        attempts=attempts,
+    )
+
+
+async def redrive(
+    store: DeadLetters,
+    handler: Callable[[DeadLetter], Any],
+    which: Which | None = None,
+    *,
+    again: bool = False,
+    on_each: Callable[[DeadLetter, Exception | None], None] | None = None,
+) -> Redriven:
+    """Give each letter to the handler, oldest first, and mark it redriven once that returned.
+
+    Letters redriven before are left out unless ``again``. One that fails stays as it was, and the
+    next is tried. After a crash between the handler's return and the mark, the letter is delivered
+    once more: twice at worst, never lost. Plain handlers run in a thread.
+    """
+    which = which or Which()
+    if which.redriven is None and not again:
+        which = replace(which, redriven=False)
+    count, failed = 0, []
+    async for letter in letters(store, which):
+        error = await _deliver(handler, letter)
+        if error is None:
+            await store.mark_redriven([letter.id])
+            count += 1
+        else:
+            failed.append((letter, error))
+        if on_each is not None:
+            on_each(letter, error)
+    return Redriven(count=count, failed=failed)
+
+
+async def letters(store: DeadLetters, which: Which) -> AsyncIterator[DeadLetter]:
+    """Those that are there now, oldest first. What comes meanwhile is left out: a letter that is
+    redriven may come back as a new one, and this would never end."""
+    newest = await store.list(which, limit=1, newest_first=True)
+    if not newest:
+        return
+    last = newest[0].number if which.up_to is None else min(newest[0].number, which.up_to)
+    bound = replace(which, up_to=last)
+    after: int | None = None
+    while page := await store.list(bound, limit=PAGE, after=after):
+        for letter in page:
+            yield letter
+        after = page[-1].number
+
+
+def to_hub(hub: Sender, *, any_origin: bool = False) -> Callable[[DeadLetter], None]:
+    """A handler that sends a letter back to its hub: to its key's partition, or to its own.
+
+    Every group of the hub gets the event. Its properties say where it was dead and how often it
+    has come back, so that a letter that runs in circles can be seen.
+    """
+
+    def send(letter: DeadLetter) -> None:
+        group = letter.group
+        if not any_origin and (group.namespace, group.feed) != (hub.namespace, hub.name):
+            raise BadInput(
+                f"dead letter {letter.id} comes from {group.namespace}/{group.feed}, not from "
+                f"{hub.namespace}/{hub.name}"
+            )
+        before = letter.properties.get(REDRIVES)
+        properties: dict[str, Property] = {
+            **letter.properties,
+            REDRIVEN_FROM: letter.origin,
+            REDRIVES: before + 1 if isinstance(before, int) else 1,
+        }
+        event = EventData(letter.body, properties)
+        if letter.partition_key is None:
+            hub.send(event, partition_id=letter.partition)
+        else:
+            hub.send(event, partition_key=letter.partition_key)
+
+    return send
+
+
+async def _deliver(handler: Callable[[DeadLetter], Any], letter: DeadLetter) -> Exception | None:
+    try:
+        if inspect.iscoroutinefunction(handler):
+            await handler(letter)
+        else:
+            answer = await asyncio.to_thread(handler, letter)
+            if inspect.isawaitable(answer):  # a lambda around an async function
+                await answer
+    except (FeedUnavailable, StoreUnavailable):
+        raise  # not this letter's fault, and the next would fare no better
+    except Exception as error:  # whatever the user's code raises
+        return error
+    return None
