@@ -1,0 +1,291 @@
+"""``Processor``: the user's functions, run on the partitions that this instance holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Literal
+from uuid import uuid4
+
+from leasehold.clock import SystemClock
+from leasehold.core import start as starts
+from leasehold.core.balance import Assign, by_count
+from leasehold.core.lifecycle import Reason
+from leasehold.core.model import Lease
+from leasehold.core.policy import Every, every
+from leasehold.core.retry import Retry
+from leasehold.errors import BadInput
+from leasehold.ports import Clock, DeadLetter, DeadLetters, Feed, LeaseStore, error_text
+from leasehold.processor.handlers import Context, Handlers, Outcome, Stop
+from leasehold.processor.host import Host, Settings
+from leasehold.processor.metrics import Metrics, Registry
+from leasehold.processor.pump import Hold, Pace, Pump
+
+log = logging.getLogger("leasehold")
+THREADS = 64
+"""Plain handlers that may run at once; a thread is made only when it is needed."""
+
+
+class Processor:
+    """One instance of a group. Run as many as you like, anywhere; they share the partitions.
+
+    Handlers may be plain or async functions and may take a context after their own arguments:
+    ``on_event(event)``, ``on_batch(events, context)``, ``on_error(error)``,
+    ``on_partition_open(context)``, ``on_partition_close(reason, context)``.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        group: str,
+        store: LeaseStore,
+        on_event: Callable[..., Any] | None = None,
+        on_batch: Callable[..., Any] | None = None,
+        on_error: Callable[..., Any] | None = None,
+        on_partition_open: Callable[..., Any] | None = None,
+        on_partition_close: Callable[..., Any] | None = None,
+        start: Any = "earliest",
+        checkpoint: Every | None = None,
+        retry: Retry | None = None,
+        dead_letters: DeadLetters | None = None,
+        instance: str | None = None,
+        lease_ttl_s: float = 10.0,
+        balance_interval_s: float = 3.0,
+        shed_timeout_s: float = 60.0,
+        request_timeout_s: float = 5.0,
+        drain_timeout_s: float = 60.0,
+        max_events: int = 500,
+        poll_interval_s: float = 0.5,
+        handler_timeout_s: float | None = None,
+        gone: Literal["earliest", "fail"] = "earliest",
+        assign: Assign = by_count,
+        clock: Clock | None = None,
+        registry: Registry | None = None,
+    ) -> None:
+        self.instance = _default_name() if instance is None else instance
+        self._feed, self._store, self._dead_letters = feed, store, dead_letters
+        self._clock = clock or SystemClock()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="leasehold-handler")
+        self._handlers = Handlers(
+            on_event=on_event,
+            on_batch=on_batch,
+            on_error=on_error,
+            on_partition_open=on_partition_open,
+            on_partition_close=on_partition_close,
+            threads=self._threads,
+        )
+        self._policy = checkpoint or every(batches=1)
+        self._retry = retry or Retry()
+        if self._retry.then == "dead-letter" and dead_letters is None:
+            raise BadInput(
+                'retry then="dead-letter" needs a store for the letters: dead_letters='
+                'open_dead_letters("sqlite:///data/dead.db")'
+            )
+        if max_events < 1:
+            raise BadInput(f"max_events must be 1 or more, not {max_events!r}")
+        if gone not in ("earliest", "fail"):
+            raise BadInput(f'gone must be "earliest" or "fail", not {gone!r}')
+        self._pace = Pace(
+            max_events=max_events,
+            poll_interval_s=poll_interval_s,
+            request_timeout_s=request_timeout_s,
+            handler_timeout_s=handler_timeout_s,
+            gone=gone,
+        )
+        self._host = Host(
+            feed=feed,
+            group=group,
+            store=store,
+            instance=self.instance,
+            incarnation=uuid4().hex,
+            start_worker=self._start_pump,
+            clock=self._clock,
+            report=self._report,
+            settings=Settings(
+                lease_ttl_s=lease_ttl_s,
+                balance_interval_s=balance_interval_s,
+                shed_timeout_s=shed_timeout_s,
+                request_timeout_s=request_timeout_s,
+                drain_timeout_s=drain_timeout_s,
+            ),
+            start=_starts(start),
+            assign=assign,
+        )
+        self.group = self._host.group
+        self.metrics = Metrics(self.group, self.instance, registry)
+        self.metrics.watch(store=store, feed=feed)
+        self._gave_up: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._errors: set[asyncio.Task[None]] = set()
+
+    def run(self, *, until_drained: bool = False) -> None:
+        """Process until stopped (Ctrl-C, SIGTERM, ``stop``), then pass everything on in order.
+
+        ``until_drained``: stop by itself once everything that was in the feed at the start is done
+        by this group, by whichever instance.
+        """
+        asyncio.run(self.run_async(until_drained=until_drained))
+
+    async def run_async(self, *, until_drained: bool = False) -> None:
+        """The same inside a running event loop; several processors may share one."""
+        self._loop = asyncio.get_running_loop()
+        caught = self._catch_signals(self._loop)
+        drained = asyncio.ensure_future(self._stop_when_drained()) if until_drained else None
+        log.info("%s joins %s", self.instance, self.group)
+        try:
+            await self._host.run()
+        finally:
+            for number in caught:
+                self._loop.remove_signal_handler(number)
+            if drained is not None:
+                drained.cancel()
+            if self._errors:
+                await asyncio.wait(self._errors, timeout=self._pace.request_timeout_s)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            log.info("%s left %s", self.instance, self.group)
+        if self._gave_up is not None:
+            raise self._gave_up
+
+    def stop(self) -> None:
+        """Begin an orderly stop. May be called from any thread."""
+        if self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._host.stop)
+
+    @property
+    def partitions(self) -> Sequence[str]:
+        """The partitions that this instance holds right now."""
+        return sorted(self._host.workers)
+
+    def _start_pump(self, hold: Hold) -> Pump:
+        work = _Work(self, hold.lease)
+        pump = Pump(
+            hold,
+            feed=self._feed,
+            store=self._store,
+            work=work,
+            clock=self._clock,
+            report=self._report,
+            pace=self._pace,
+            retry=self._retry,
+            policy=self._policy,
+        )
+        work.context = Context(hold.lease, self.instance, pump.save)
+        self.metrics.opened(hold.lease.partition, "orphaned" if hold.orphaned else "offered")
+        return pump
+
+    def _report(self, what: str, error: BaseException) -> None:
+        """Troubles of stores and feeds: logged, and told to the user's ``on_error``."""
+        log.warning("%s: %s: %s: it will be tried again", what, type(error).__name__, error)
+        task = asyncio.ensure_future(self._tell(error, None))
+        self._errors.add(task)
+        task.add_done_callback(self._errors.discard)
+
+    async def _tell(self, error: BaseException, context: Context | None) -> None:
+        try:
+            await self._handlers.error(error, context)
+        except Exception:
+            log.exception("on_error failed itself, when told of %r", error)
+
+    def _give_up(self, error: BaseException) -> None:
+        log.error("%s stops: %s", self.instance, error)
+        self._gave_up = self._gave_up or error
+        self._host.stop()
+
+    def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> list[int]:
+        if threading.current_thread() is not threading.main_thread():
+            return []
+        caught: list[int] = []
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with suppress(NotImplementedError):  # not on every platform
+                loop.add_signal_handler(number, self._host.stop)
+                caught.append(number)
+        return caught
+
+    async def _stop_when_drained(self) -> None:
+        ends: Mapping[str, int] | None = None
+        while True:
+            try:
+                if ends is None:
+                    ends = {each.partition: each.end for each in await self._feed.extents()}
+                look = await self._store.snapshot(self.group)
+                at = {each.partition: each.checkpoint.next_sequence for each in look.leases}
+                if all(at.get(p, 0) >= end or p in look.replaced for p, end in ends.items()):
+                    self._host.stop()
+                    return
+            except Exception as error:
+                self._report("looking whether all is done", error)
+            await self._clock.sleep(min(self._host.settings.hurry_s, 1.0))
+
+
+class _Work:
+    """The user's handlers on one partition, with what is counted and told around them."""
+
+    context: Context
+
+    def __init__(self, processor: Processor, lease: Lease) -> None:
+        self._processor, self._lease = processor, lease
+        self._handlers, self._metrics = processor._handlers, processor.metrics
+        self.one_by_one = self._handlers.one_by_one
+        self.interruptible = self._handlers.is_async
+
+    async def open(self) -> None:
+        await self._handlers.open(self.context)
+        log.info("partition %s opened in epoch %d", self._lease.partition, self._lease.epoch)
+
+    async def handle(self, events: Sequence[Any], stop: Stop) -> Outcome:
+        began = time.perf_counter()
+        outcome = await self._handlers.handle(events, self.context, stop)
+        took = time.perf_counter() - began
+        self._metrics.handled(self._lease.partition, outcome.done, took)
+        return outcome
+
+    async def failed(self, error: BaseException) -> None:
+        log.warning("partition %s: %s: %s", self._lease.partition, type(error).__name__, error)
+        self._metrics.retried(self._lease.partition)
+        await self._processor._tell(error, self.context)
+
+    async def bury(self, event: Any, error: str, attempts: int) -> None:
+        assert self._processor._dead_letters is not None
+        letter = DeadLetter(
+            group=self._lease.group,
+            partition=self._lease.partition,
+            sequence=event.sequence,
+            token=event.offset,
+            body=event.body,
+            properties=event.properties,
+            partition_key=event.partition_key,
+            enqueued_at=event.enqueued_at,
+            error=error_text(error),
+            attempts=attempts,
+        )
+        await self._processor._dead_letters.put([letter])
+        self._metrics.dead_lettered(self._lease.partition)
+        log.error("event %s of partition %s is dead: %s", event.sequence, event.partition, error)
+
+    def give_up(self, error: BaseException) -> None:
+        self._processor._give_up(error)
+
+    async def close(self, reason: Reason) -> None:
+        log.info("partition %s closes: %s", self._lease.partition, reason.value)
+        self._metrics.closed(self._lease.partition, reason)
+        await self._handlers.close(reason, self.context)
+
+
+def _starts(start: Any) -> Mapping[str, Any]:
+    try:
+        return starts.parse_per_partition(start)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+
+
+def _default_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
