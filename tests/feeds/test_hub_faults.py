@@ -145,6 +145,19 @@ def test_a_full_disk_is_said_and_nothing_of_the_send_is_kept(
     assert _fill(hub) > 0
 
 
+def test_a_send_that_fails_half_way_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(tmp_path / "h.db") as hub:
+        with monkeypatch.context() as patch:
+            patch.setitem(hub_connections.SQL, "move_end", "UPDATE nothing SET a = ?, b = ?")
+            with pytest.raises(sqlite3.OperationalError):
+                hub.send_columns(["a", "b"], [b"1", b"2"])
+        assert hub.read_arrow(0, 0).num_rows == 0
+        hub.send_columns(["a", "b"], [b"1", b"2"])
+        assert hub.properties().events == 2
+
+
 FILL_TO_THE_LIMIT = """
 import os, resource, sys
 from leasehold.core.event import EventData

@@ -165,6 +165,19 @@ def test_a_forked_child_can_go_on_with_its_parents_hub(hub: Hub) -> None:
     assert bodies == [b"parent", b"child", b"parent"]
 
 
+def test_a_child_forked_while_its_parent_was_sending_is_not_stuck(hub: Hub) -> None:
+    hub.send([EventData(b"parent")], partition_id=0)
+    with hub._file._connections._turn:
+        child = multiprocessing.get_context("fork").Process(
+            target=lambda: hub.send([EventData(b"child")], partition_id=0)
+        )
+        child.start()
+    child.join(30)
+    child.kill()
+    assert child.exitcode == 0
+    assert hub.read_arrow(0, 0).num_rows == 2
+
+
 def test_a_child_may_be_handed_the_hub_however_it_is_started(hub: Hub) -> None:
     child = multiprocessing.get_context("spawn").Process(
         target=hub.send, args=([EventData(json.dumps({"a": 1}))],), kwargs={"partition_id": 1}

@@ -63,6 +63,20 @@ def test_a_kept_decoded_batch_is_found_again_in_the_middle_of_a_read(hub: Hub) -
     assert hub.read_arrow(0, 3, 100).column("body").to_pylist() == [b"%d" % n for n in range(3, 40)]
 
 
+def test_a_kept_decoded_batch_is_not_taken_for_the_one_before_it(hub: Hub) -> None:
+    hub.send_columns(None, [b"first"], partition_id=0)
+    hub.send_columns(None, [b"%d" % n for n in range(100)], partition_id=0)
+    for _ in range(2):
+        found = hub.read_arrow(0, 0, 3)
+        assert found.column("body").to_pylist() == [b"first", b"0", b"1"]
+
+
+def test_a_read_from_the_middle_of_a_batch_goes_on_into_the_next(hub: Hub) -> None:
+    for _ in range(3):
+        hub.send([EventData(b"x")] * 10, partition_id=0)
+    assert hub.read_arrow(0, 7, 10).column("sequence").to_pylist() == list(range(7, 17))
+
+
 def test_a_read_stops_at_max_bytes_but_gives_at_least_one_batch(hub: Hub) -> None:
     for _ in range(10):
         hub.send([EventData(b"x" * 1000)] * 10, partition_id=0)
@@ -177,9 +191,11 @@ def test_reading_does_not_wait_for_handlers_that_block_the_loops_own_threads(hub
         loop = asyncio.get_running_loop()
         release = threading.Event()
         blocked = [loop.run_in_executor(None, release.wait) for _ in range(64)]
-        batch = await hub.read("0", Checkpoint(next_sequence=0), 10)
-        release.set()
-        await asyncio.gather(*blocked)
+        try:
+            batch = await asyncio.wait_for(hub.read("0", Checkpoint(next_sequence=0), 10), 30)
+        finally:
+            release.set()
+            await asyncio.gather(*blocked)
         return len(batch.events)
 
     assert asyncio.run(main()) == 1

@@ -49,6 +49,11 @@ def test_batches_older_than_the_age_are_removed_and_no_others(aging: Hub) -> Non
     assert aging.properties().body_bytes == 6000
 
 
+def test_a_batch_of_exactly_the_age_is_kept(aging: Hub) -> None:
+    aging.trim(max_age_s=300)
+    assert firsts(aging) == [20, 20]
+
+
 def test_the_batches_sent_first_are_removed_until_the_rest_fits(aging: Hub) -> None:
     per_batch = aging.properties().stored_bytes / 10
     aging.trim(max_bytes=int(per_batch * 7.5))

@@ -198,6 +198,18 @@ def test_columns_without_keys_are_spread_in_batches_that_fit(tmp_path: Path) -> 
     assert sum(sizes) == 95
 
 
+def test_columns_by_key_are_cut_into_batches_that_fit(tmp_path: Path) -> None:
+    hub = Hub.create(tmp_path / "h.db", name="h", namespace="n", partitions=4, batch_bytes_max=1000)
+    bodies = [b"%089d" % number for number in range(45)]
+    appended = hub.send_columns(["key"] * 40 + ["K"] * 5, bodies)
+    home, other = str(partition_of("key", 4)), str(partition_of("K", 4))
+    assert home != other
+    assert sorted(appended) == sorted(
+        [Appended(home, first, 10) for first in (0, 10, 20, 30)] + [Appended(other, 0, 5)]
+    )
+    assert [event.body for event in events_of(hub, home)] == bodies[:40]
+
+
 def test_columns_for_one_partition_stay_in_order_there(tmp_path: Path) -> None:
     hub = Hub.create(tmp_path / "h.db", name="h", namespace="n", partitions=4, batch_bytes_max=1000)
     bodies = [b"%d" % number for number in range(1000)]

@@ -178,7 +178,7 @@ def explained(path: Path) -> Iterator[None]:
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
             raise FeedUnavailable(
                 f"the hub {path} could not be written or read ({error}); nothing of this call was "
-                "stored. Free some space or remove old events (hub.trim), then try again"
+                "stored. See that its disk has room, then try again"
             ) from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise FeedUnavailable(
