@@ -59,11 +59,11 @@ def split_queries(text: str) -> dict[str, str]:
     return {name: body.strip() for name, body in zip(names, bodies, strict=True)}
 
 
-def check_version(found: int, place: str) -> None:
-    if found > SCHEMA_VERSION:
+def check_version(found: int, place: str, known: int = SCHEMA_VERSION) -> None:
+    if found > known:
         raise NewerVersion(
             f"{place} was written by a newer Leasehold: its schema is version {found}, this one "
-            f"knows version {SCHEMA_VERSION}. Upgrade with: pip install --upgrade leasehold"
+            f"knows version {known}. Upgrade with: pip install --upgrade leasehold"
         )
 
 
