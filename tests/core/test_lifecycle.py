@@ -74,6 +74,11 @@ def test_a_save_that_fails_is_tried_again_before_the_lease_is_let_go():
     assert actions[-4:] == [Pause(1.0), None, Do(Phase.SAVING), Do(Phase.CLOSING)]
 
 
+def test_progress_within_a_failing_batch_is_saved_before_the_lease_is_let_go():
+    _, actions = run(Done(), Read(), GIVE_UP, Again(1.0, unsaved=True), Done())
+    assert actions[-2:] == [Do(Phase.SAVING), Do(Phase.CLOSING)]
+
+
 def test_a_lost_lease_saves_nothing():
     _, actions = run(Done(), Read(), Lost(), Handled(save=True))
     assert actions[-1] == Do(Phase.CLOSING)

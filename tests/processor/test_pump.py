@@ -366,6 +366,29 @@ def test_a_lost_lease_writes_nothing_more():
     run_virtual(main())
 
 
+def test_what_a_search_got_done_is_saved_although_the_store_failed_just_then():
+    """Found by the simulation: it was let go without, and delivered again."""
+
+    async def main():
+        rig = Rig(count=10)
+        pump = await rig.start(orphaned=True)
+        checkpoint, calls = rig.store.checkpoint, []
+
+        async def shaky(leases):
+            calls.append(leases)
+            if len(calls) == 2:  # the write after the batch
+                pump.let_go("b", Reason.BALANCED)
+                raise OSError("the store is down")
+            return await checkpoint(leases)
+
+        rig.store.checkpoint = shaky
+        await rig.task
+        assert rig.desk.done == list(range(10))
+        assert rig.checkpoint == 10
+
+    run_virtual(main())
+
+
 def test_one_by_one_letting_go_waits_for_one_event_only():
     async def main():
         rig = Rig(count=10, one_by_one=True)

@@ -73,6 +73,8 @@ class Again:
     """Nothing to read, or it failed: the same once more after a pause."""
 
     delay_s: float
+    unsaved: bool | None = None
+    """Whether there is now something to save, should it end here; None: as before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,9 @@ def step(life: Life, event: Event) -> tuple[Life, Action | None]:
             return _end(life, Reason.LOST)
         case Refused():
             return _go(replace(life, ending=Reason.LOST), Phase.CLOSING)
-        case Again(delay_s):
+        case Again(delay_s, unsaved):
+            if unsaved is not None:
+                life = replace(life, unsaved=unsaved)
             return _pause(life, delay_s)
         case Read(ended):
             return _go(life, Phase.SPLITTING if ended else Phase.HANDLING)

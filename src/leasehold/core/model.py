@@ -55,7 +55,8 @@ class Lease:
     advanced: bool = False
     """False while the checkpoint is still the start position."""
     attempts: int = 0
-    """Failed or unfinished tries at the batch that begins at the checkpoint."""
+    """Failed or unfinished tries at what begins at the checkpoint, as ``core.retry`` counts them
+    (``describe`` puts it in words)."""
     offered_to: str | None = None
     """While unowned: the member it was released to."""
     weight: float = 1.0

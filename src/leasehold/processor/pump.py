@@ -162,9 +162,10 @@ class Pump:
             self._report(f"{action.phase.value} partition {self.hold.lease.partition}", error)
             self._failures += 1
             pace = self._pace
-            return Again(min(pace.retry_s * 2 ** min(self._failures - 1, 16), pace.retry_max_s))
+            delay_s = min(pace.retry_s * 2 ** min(self._failures - 1, 16), pace.retry_max_s)
+            return Again(delay_s, self._unsaved)
         self._failures = 0
-        return event
+        return replace(event, unsaved=self._unsaved) if isinstance(event, Again) else event
 
     # The actions, one per phase
 
@@ -189,8 +190,8 @@ class Pump:
         return Again(self._pace.poll_interval_s)
 
     async def _handle(self) -> lifecycle.Event:
-        if self._clock.monotonic() >= self.hold.until:
-            return Again(self._pace.poll_interval_s)  # not renewed in time: maybe not ours now
+        if self._stale:
+            return Again(self._pace.poll_interval_s)
         events = self._batch.events[self._done :]
         if not len(events):
             return self._handled()
@@ -279,6 +280,8 @@ class Pump:
             return await self._proceed(search.dead_lettered(), 1)
         if not await self._write(self._position, search.attempts_if_unfinished):
             return Refused()
+        if self._stale:  # the store took its time
+            return Again(self._pace.poll_interval_s)
         size = len(search.target)
         outcome = await self._try(events[:size])
         if outcome is None:
@@ -348,9 +351,16 @@ class Pump:
             self._position = Checkpoint(next_sequence=last.sequence + 1, token=last.offset)
 
     def _handled(self) -> lifecycle.Event:
-        return Handled(
-            save=self._due(0), unsaved=self._unsaved_events > 0 and not self._policy.manual
-        )
+        return Handled(save=self._due(0), unsaved=self._unsaved)
+
+    @property
+    def _unsaved(self) -> bool:
+        return self._unsaved_events > 0 and not self._policy.manual
+
+    @property
+    def _stale(self) -> bool:
+        """Not renewed in time: maybe not ours any more, so nothing new may begin."""
+        return self._clock.monotonic() >= self.hold.until
 
     def _due(self, more: int) -> bool:
         since = self._clock.monotonic() - self._saved_at
@@ -358,7 +368,7 @@ class Pump:
 
     def _enough(self, done: int) -> bool:
         """Asked between two events, maybe from a thread."""
-        return bool(self._signals) or self._due(done) or self._clock.monotonic() >= self.hold.until
+        return bool(self._signals) or self._due(done) or self._stale
 
     # The store
 

@@ -59,7 +59,8 @@ class Claim:
     """False: the last writer was a stock processor."""
 
     def held_by(self, lease: Lease) -> bool:
-        return self.ours and (self.owner, self.epoch) == (lease.owner, lease.epoch)
+        mine = (self.owner, self.epoch) == (lease.owner, lease.epoch)
+        return self.ours and mine and lease.owner is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,8 @@ class Progress:
     ours: bool = True
 
     def held_by(self, lease: Lease) -> bool:
-        return self.ours and (self.holder, self.epoch) == (lease.owner, lease.epoch)
+        mine = (self.holder, self.epoch) == (lease.owner, lease.epoch)
+        return self.ours and mine and lease.owner is not None
 
     def open_to(self, lease: Lease) -> bool:
         """Whether the holder of the claim may write: a stock processor's write leaves no holder."""

@@ -161,7 +161,11 @@ class MemoryStore:
 
     def _held(self, lease: Lease) -> Lease | None:
         stored = self._records(lease.group).leases.get(lease.partition)
-        if stored is None or (stored[0].owner, stored[0].epoch) != (lease.owner, lease.epoch):
+        if (
+            lease.owner is None
+            or stored is None
+            or (stored[0].owner, stored[0].epoch) != (lease.owner, lease.epoch)
+        ):
             return None
         return stored[0]
 

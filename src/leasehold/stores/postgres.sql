@@ -185,7 +185,7 @@ held AS MATERIALIZED (
     SELECT given.*
     FROM {schema}.leasehold_leases AS lease
     JOIN given USING (namespace, feed, group_name, partition)
-    WHERE lease.owner IS NOT DISTINCT FROM given.owner AND lease.epoch = given.epoch
+    WHERE lease.owner = given.owner AND lease.epoch = given.epoch
         AND NOT lease.closed
     ORDER BY lease.namespace, lease.feed, lease.group_name, lease.partition
     FOR NO KEY UPDATE OF lease
@@ -214,7 +214,7 @@ held AS MATERIALIZED (
     SELECT given.*
     FROM {schema}.leasehold_leases AS lease
     JOIN given USING (namespace, feed, group_name, partition)
-    WHERE lease.owner IS NOT DISTINCT FROM given.owner AND lease.epoch = given.epoch
+    WHERE lease.owner = given.owner AND lease.epoch = given.epoch
         AND NOT lease.closed
     ORDER BY lease.namespace, lease.feed, lease.group_name, lease.partition
     FOR NO KEY UPDATE OF lease
@@ -243,7 +243,7 @@ held AS MATERIALIZED (
     SELECT given.*
     FROM {schema}.leasehold_leases AS lease
     JOIN given USING (namespace, feed, group_name, partition)
-    WHERE lease.owner IS NOT DISTINCT FROM given.owner AND lease.epoch = given.epoch
+    WHERE lease.owner = given.owner AND lease.epoch = given.epoch
         AND NOT lease.closed
     ORDER BY lease.namespace, lease.feed, lease.group_name, lease.partition
     FOR NO KEY UPDATE OF lease
@@ -309,7 +309,7 @@ parent AS (
     UPDATE {schema}.leasehold_leases SET closed = true
     WHERE namespace = %(namespace)s AND feed = %(feed)s AND group_name = %(group_name)s
         AND partition = %(parent)s
-        AND (closed OR (owner IS NOT DISTINCT FROM %(owner)s AND epoch = %(epoch)s))
+        AND (closed OR (owner = %(owner)s AND epoch = %(epoch)s))
     RETURNING namespace, feed, group_name
 ),
 children AS (

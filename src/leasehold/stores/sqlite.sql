@@ -158,7 +158,7 @@ UPDATE leasehold_leases AS lease SET
 FROM given
 WHERE lease.namespace = given.namespace AND lease.feed = given.feed
     AND lease.group_name = given.group_name AND lease.partition = given.partition
-    AND lease.owner IS given.owner AND lease.epoch = given.epoch AND NOT lease.closed
+    AND lease.owner = given.owner AND lease.epoch = given.epoch AND NOT lease.closed
 RETURNING
     namespace, feed, group_name, partition, next_sequence, token, owner, epoch, version, advanced,
     attempts, offered_to, weight, ttl_s, 0.0
@@ -177,7 +177,7 @@ UPDATE leasehold_leases AS lease SET
 FROM given
 WHERE lease.namespace = given.namespace AND lease.feed = given.feed
     AND lease.group_name = given.group_name AND lease.partition = given.partition
-    AND lease.owner IS given.owner AND lease.epoch = given.epoch AND NOT lease.closed
+    AND lease.owner = given.owner AND lease.epoch = given.epoch AND NOT lease.closed
 
 -- name: checkpoint
 -- The version stays: a checkpoint says nothing about who may take the lease.
@@ -196,7 +196,7 @@ UPDATE leasehold_leases AS lease SET
 FROM given
 WHERE lease.namespace = given.namespace AND lease.feed = given.feed
     AND lease.group_name = given.group_name AND lease.partition = given.partition
-    AND lease.owner IS given.owner AND lease.epoch = given.epoch AND NOT lease.closed
+    AND lease.owner = given.owner AND lease.epoch = given.epoch AND NOT lease.closed
 RETURNING
     namespace, feed, group_name, partition, next_sequence, token, owner, epoch, version, advanced,
     attempts, offered_to, weight, ttl_s, (SELECT monotonic()) - changed_at
@@ -231,7 +231,7 @@ WITH parent AS (
     SELECT * FROM leasehold_leases
     WHERE namespace = :namespace AND feed = :feed AND group_name = :group_name
         AND partition = :parent
-        AND (closed OR (owner IS :owner AND epoch = :epoch))
+        AND (closed OR (owner = :owner AND epoch = :epoch))
 )
 INSERT INTO leasehold_leases
     (namespace, feed, group_name, partition, next_sequence, token, changed_at)

@@ -222,6 +222,18 @@ async def a_stale_owner_can_write_nothing(open_store: OpenStore, group: Group) -
 
 
 @check
+async def what_nobody_owns_nobody_writes(open_store: OpenStore, group: Group) -> None:
+    store = await open_store()
+    await store.create(group, {"0": EARLIEST})
+    unowned = (await _leases(store, group))["0"]
+    assert list(await store.renew([unowned])) == []
+    assert list(await store.checkpoint([replace(unowned, checkpoint=_at(5))])) == []
+    assert not await store.split(unowned, {"00": _at(5)})
+    assert (await _leases(store, group))["0"].checkpoint == EARLIEST
+    await store.close()
+
+
+@check
 async def the_same_owner_in_an_older_epoch_is_stale_too(
     open_store: OpenStore, group: Group
 ) -> None:
