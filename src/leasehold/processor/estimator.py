@@ -1,0 +1,291 @@
+"""How far a group is behind, seen from outside: any process may watch, none is disturbed (SPEC C7).
+
+One look tells lag and owners. Rates, stuck partitions and the age of checkpoints need a second look
+at some distance, so keep the estimator and ask it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Self
+
+from leasehold.clock import SystemClock
+from leasehold.core.lag import Extent, Lag, PartitionLag, Rate, Rates, observe, rates, stuck
+from leasehold.core.model import Checkpoint, Group, Lease, Snapshot
+from leasehold.errors import BadInput, PositionGone
+from leasehold.ports import Clock, Feed, LeaseStore
+
+Astray = Literal["retention", "beyond end", "other feed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionEstimate:
+    partition: str
+    lag_events: int
+    lag_s: float | None
+    """Age of the oldest unprocessed event. None: there is one, and its age is not known."""
+    owner: str | None
+    owner_live: bool
+    checkpoint: int | None
+    """The next sequence as the lease has it. None: no lease was ever made."""
+    advanced: bool
+    """False while the checkpoint is still the start position."""
+    attempts: int
+    """Failed tries at the batch that begins at the checkpoint."""
+    first: int
+    end: int
+    last_enqueued_at: float | None
+    astray: Astray | None
+    """Why the checkpoint points at nothing. With ``"beyond end"`` and ``"other feed"`` the feed was
+    made anew, and its whole backlog counts."""
+    lost_events: int
+    """Removed by retention before they were processed."""
+    lease_age_s: float | None
+    """Since the owner last renewed, or the lease was given up."""
+    checkpoint_age_s: float | None
+    """At least: since this estimator first saw the checkpoint where it is."""
+    checkpoint_age_max_s: float | None
+    """At most. None: it was there from the first look on, so nobody knows."""
+    processed_per_s: float | None
+    incoming_per_s: float | None
+    catch_up_s: float | None
+    """None: not known yet, or at this pace never."""
+    stuck: bool
+    """There was work for longer than ``stuck_after_s``, and the checkpoint did not move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    group: Group
+    at: float
+    """Unix time by this process's clock."""
+    partitions: tuple[PartitionEstimate, ...]
+    members: tuple[str, ...]
+    """The instances that are alive, with or without a partition."""
+    gone: tuple[str, ...]
+    """Partitions that have a lease but that the feed does not have."""
+    lag_events: int
+    lag_s: float | None
+    """The greatest of any partition; None if one is not known."""
+    processed_per_s: float | None
+    incoming_per_s: float | None
+    catch_up_s: float | None
+    """Of the slowest partition. None: not known yet, or at this pace never."""
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        return tuple(p.partition for p in self.partitions if p.stuck)
+
+    @property
+    def started(self) -> bool:
+        """Whether an instance of this group ever ran: then there are leases."""
+        return any(p.checkpoint is not None for p in self.partitions) or bool(self.gone)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self) | {"stuck": list(self.stuck), "started": self.started}
+
+
+class Estimator:
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        group: str,
+        store: LeaseStore,
+        stuck_after_s: float = 30.0,
+        rate_over_s: float = 30.0,
+        clock: Clock | None = None,
+    ) -> None:
+        """``rate_over_s``: checkpoints move in steps, so rates are taken over that long."""
+        if not group.strip():
+            raise BadInput("group must be a name, for example alerts")
+        for name, value in (("stuck_after_s", stuck_after_s), ("rate_over_s", rate_over_s)):
+            if not value > 0:
+                raise BadInput(f"{name} must be more than 0 seconds, not {value!r}")
+        self.group = Group(namespace=feed.namespace, feed=feed.name, name=group)
+        self._feed, self._store, self._clock = feed, store, clock or SystemClock()
+        self._stuck_after_s, self._rate_over_s = stuck_after_s, rate_over_s
+        self._seen: deque[Lag] = deque()
+        self._ages = CheckpointAges()
+        self._turn = threading.Lock()
+        self._runner: asyncio.Runner | None = None
+
+    def lag(self) -> Estimate:
+        """``observe`` for programs without an event loop."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            with self._turn:
+                # Always the same loop: a store's connections may belong to the one they began in.
+                self._runner = self._runner or asyncio.Runner()
+                return self._runner.run(self.observe())
+        raise BadInput("lag() cannot wait inside an event loop: write await estimator.observe()")
+
+    async def observe(self) -> Estimate:
+        """Look once: one request to the store, and three or four small ones to the feed."""
+        # The leases first: a checkpoint must not seem to be beyond an end that was read earlier.
+        snapshot = await self._store.snapshot(self.group)
+        extents = await self._extents(snapshot)
+        leases = {lease.partition: lease for lease in snapshot.leases}
+        astray = {p: why for p, e in extents.items() if (why := _astray(leases.get(p), e))}
+        times = await self._times(extents, leases, astray)
+        counted = [_counted(lease, extents, astray) for lease in snapshot.leases]
+        wall = self._clock.wall()
+        lag = observe(extents.values(), counted, now=wall, next_event_times=times)
+        # What lies between two looks is told by a clock that nobody sets.
+        lag = replace(lag, at=self._clock.monotonic())
+        self._ages.look(snapshot.leases, lag.at)
+        speed, still = self._compare(lag)
+        pace = {} if speed is None else {rate.partition: rate for rate in speed.partitions}
+        return Estimate(
+            group=self.group,
+            at=wall,
+            partitions=tuple(
+                _estimate(
+                    p,
+                    leases.get(p.partition),
+                    astray.get(p.partition),
+                    self._ages.of(p.partition),
+                    pace.get(p.partition),
+                    still=p.partition in still,
+                )
+                for p in lag.partitions
+            ),
+            members=tuple(m.instance for m in snapshot.members if not m.expired),
+            gone=lag.gone,
+            lag_events=lag.lag_events,
+            lag_s=lag.lag_s,
+            processed_per_s=None if speed is None else speed.processed_per_s,
+            incoming_per_s=None if speed is None else speed.incoming_per_s,
+            catch_up_s=None if speed is None else speed.catch_up_s,
+        )
+
+    def close(self) -> None:
+        """Ends what ``lag`` began. The feed and the store stay open: they are the caller's."""
+        with self._turn:
+            if self._runner is not None:
+                self._runner.close()
+                self._runner = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _extents(self, snapshot: Snapshot) -> dict[str, Extent]:
+        """A split partition counts as long as the group has not read it to its end."""
+        known = await self._feed.partitions()
+        split = {ancestor for partition in known for ancestor in partition.ancestors}
+        finished = split - {lease.partition for lease in snapshot.leases}
+        return {e.partition: e for e in await self._feed.extents() if e.partition not in finished}
+
+    async def _times(
+        self, extents: Mapping[str, Extent], leases: Mapping[str, Lease], astray: dict[str, Astray]
+    ) -> Mapping[str, float]:
+        """When the next events were enqueued. Adds to ``astray`` what only the feed can tell."""
+        oldest = {p: Checkpoint(next_sequence=e.first) for p, e in extents.items()}
+        wanted = {
+            p: start if p in astray or p not in leases else leases[p].checkpoint
+            for p, start in oldest.items()
+        }
+        found = dict(await self._feed.event_times(wanted))
+        alien = {
+            p: oldest[p]
+            for p, what in found.items()
+            if isinstance(what, PositionGone) and what.reason == "other feed"
+        }
+        if alien:
+            astray.update(dict.fromkeys(alien, "other feed"))
+            found |= await self._feed.event_times(alien)
+        return {p: what for p, what in found.items() if isinstance(what, float)}
+
+    def _compare(self, lag: Lag) -> tuple[Rates | None, frozenset[str]]:
+        """With what was seen before: how fast it goes, and which partitions stand still."""
+        recent = [seen for seen in self._seen if lag.at - seen.at <= self._rate_over_s]
+        old = [seen for seen in self._seen if lag.at - seen.at > self._stuck_after_s]
+        base = recent[0] if recent else self._seen[-1] if self._seen else None
+        still = stuck(old[-1], lag, longer_than_s=self._stuck_after_s) if old else ()
+        self._seen.append(lag)
+        keep_s = max(self._stuck_after_s, self._rate_over_s)
+        while lag.at - self._seen[1 if len(self._seen) > 1 else 0].at > keep_s:
+            self._seen.popleft()
+        return (rates(base, lag) if base else None), frozenset(still)
+
+
+class CheckpointAges:
+    """Stores do not keep when a checkpoint was written; what was seen at two looks bounds it."""
+
+    def __init__(self) -> None:
+        self._looked_at: float | None = None
+        self._since: dict[str, tuple[Checkpoint, float, float | None]] = {}
+
+    def look(self, leases: tuple[Lease, ...], now: float) -> None:
+        since = {}
+        for lease in leases:
+            known = self._since.get(lease.partition)
+            if known is None or known[0] != lease.checkpoint:
+                known = (lease.checkpoint, now, self._looked_at)
+            since[lease.partition] = known
+        self._since, self._looked_at = since, now
+
+    def of(self, partition: str) -> tuple[float | None, float | None]:
+        if partition not in self._since or self._looked_at is None:
+            return None, None
+        _, seen_at, not_before = self._since[partition]
+        most_s = None if not_before is None else self._looked_at - not_before
+        return self._looked_at - seen_at, most_s
+
+
+def _astray(lease: Lease | None, extent: Extent) -> Astray | None:
+    if lease is None:
+        return None
+    if lease.checkpoint.next_sequence < extent.first:
+        return "retention"
+    return "beyond end" if lease.checkpoint.next_sequence > extent.end else None
+
+
+def _counted(lease: Lease, extents: Mapping[str, Extent], astray: Mapping[str, Astray]) -> Lease:
+    """A position of another feed says nothing about this one: nothing of it was processed."""
+    if astray.get(lease.partition) not in ("beyond end", "other feed"):
+        return lease
+    start = Checkpoint(next_sequence=extents[lease.partition].first)
+    return replace(lease, checkpoint=start)
+
+
+def _estimate(
+    lag: PartitionLag,
+    lease: Lease | None,
+    astray: Astray | None,
+    checkpoint_age: tuple[float | None, float | None],
+    rate: Rate | None,
+    *,
+    still: bool,
+) -> PartitionEstimate:
+    return PartitionEstimate(
+        partition=lag.partition,
+        lag_events=lag.lag_events,
+        lag_s=lag.lag_s,
+        owner=lag.owner,
+        owner_live=lag.owner_live,
+        checkpoint=None if lease is None else lease.checkpoint.next_sequence,
+        advanced=lease is not None and lease.advanced,
+        attempts=0 if lease is None else lease.attempts,
+        first=lag.first,
+        end=lag.end,
+        last_enqueued_at=lag.last_enqueued_at,
+        astray=astray,
+        lost_events=lag.lost_events,
+        lease_age_s=None if lease is None else lease.age_s,
+        checkpoint_age_s=checkpoint_age[0],
+        checkpoint_age_max_s=checkpoint_age[1],
+        processed_per_s=None if rate is None else rate.processed_per_s,
+        incoming_per_s=None if rate is None else rate.incoming_per_s,
+        catch_up_s=None if rate is None else rate.catch_up_s,
+        stuck=still,
+    )
