@@ -207,7 +207,7 @@ class Simulation:
         newest = {each.name: each for each in self.instances}
         alone = Counter(each.name for each in self.instances if not each.crashed)
         return {
-            name: each.woken_at
+            name: max(each.woken_at, each.started_at)
             for name, each in newest.items()
             if each.running and not each.stubborn and alone[name] == 1
         }
