@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from leasehold.bench.row import Row
 from leasehold.core.event import EventData
 from leasehold.feeds.hub import Hub
 
@@ -36,17 +37,6 @@ PLAIN_READ = """
 SELECT body, sequence, enqueued_us, partition_key FROM events
 WHERE partition_id = ? AND sequence >= ? ORDER BY sequence LIMIT ?
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One measured fact. ``ratio`` is to the plain way, measured in the same run."""
-
-    what: str
-    value: float
-    unit: str
-    ratio: float | None = None
-    target: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

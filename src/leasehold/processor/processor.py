@@ -133,7 +133,13 @@ class Processor:
         ``until_drained``: stop by itself once everything that was in the feed at the start is done
         by this group, by whichever instance.
         """
-        asyncio.run(self.run_async(until_drained=until_drained))
+        asyncio.run(self._run_and_close(until_drained))
+
+    async def _run_and_close(self, until_drained: bool) -> None:
+        try:
+            await self.run_async(until_drained=until_drained)
+        finally:  # its connections belong to this event loop; it opens new ones when used again
+            await self._store.close()
 
     async def run_async(self, *, until_drained: bool = False) -> None:
         """The same inside a running event loop; several processors may share one."""
