@@ -199,6 +199,52 @@ def test_a_store_that_is_down_is_reported_and_tried_again():
     run_virtual(main())
 
 
+def test_a_store_that_can_never_work_ends_the_instance_at_the_start():
+    async def main():
+        world = World()
+
+        async def join(group, member):
+            raise BadInput("password authentication failed for user 'leasehold'")
+
+        world.store.join = join
+        with pytest.raises(BadInput, match="password"):
+            await world.host("a").run()
+
+    run_virtual(main())
+
+
+def test_a_feed_that_hangs_does_not_keep_the_leases_from_being_renewed():
+    async def main():
+        world = World(partitions=1)
+        host = world.start("a")
+        await asyncio.sleep(1)
+        partitions = world.feed.partitions
+
+        async def hang():
+            await asyncio.sleep(3600)
+
+        world.feed.partitions = hang
+        await asyncio.sleep(60)
+        assert world.store._snapshot(GROUP).leases[0].live
+        assert any("no answer" in str(error) for _, error in world.reports)
+        world.feed.partitions = partitions
+        await world.stop(host)
+
+    run_virtual(main())
+
+
+def test_many_leases_are_taken_some_at_a_time():
+    async def main():
+        world = World(partitions=300)
+        host = world.start("a")
+        await asyncio.sleep(1)
+        assert len(host.workers) == 300
+        assert world.store.requests["acquire"] == 3
+        await world.stop(host)
+
+    run_virtual(main())
+
+
 def test_nothing_new_is_begun_while_renewals_do_not_get_through():
     async def main():
         world = World(partitions=1)

@@ -22,6 +22,8 @@ from leasehold.ports import Clock, Feed, LeaseStore
 from leasehold.processor.pump import Hold, Report
 
 T = TypeVar("T")
+TAKE_MAX = 128
+"""Leases taken in one request: a store with a record at a time must get done within a timeout."""
 
 
 class Worker(Protocol):
@@ -107,6 +109,10 @@ class Host:
             except InstanceReplaced:
                 await self._lose_all()
                 raise
+            except BadInput as error:
+                if not joined:  # a wrong password, another version's store: not a matter of time
+                    raise
+                self._report(f"upkeep of {self.group} at {self.instance}", error)
             except Exception as error:  # a store or feed in trouble must not end the instance
                 self._report(f"upkeep of {self.group} at {self.instance}", error)
             pause_s = began + self._stride * pause_s - self._clock.monotonic()
@@ -127,10 +133,10 @@ class Host:
                 "this one stops. Give each instance a name of its own."
             )
         await self._renew()
-        known = await self._feed.partitions()
+        known = await self._ask(self._feed.partitions())
         snapshot = await self._ask(self._store.snapshot(self.group))
         if new := missing(snapshot, known):
-            starts = {p: await self._feed.locate(p, self._start_of(p)) for p in new}
+            starts = {p: await self._ask(self._feed.locate(p, self._start_of(p))) for p in new}
             await self._ask(self._store.create(self.group, starts))
             snapshot = await self._ask(self._store.snapshot(self.group))
         now = self._clock.monotonic()
@@ -175,17 +181,16 @@ class Host:
         for partition, member in todo.shed.items():
             reason = Reason.SHUTDOWN if stopping else Reason.BALANCED
             self.workers[partition].let_go(member, reason)
-        if not todo.take:
-            return
-        sent = self._clock.monotonic()
-        won = await self._ask(
-            self._store.acquire(todo.take, self.instance, self.settings.lease_ttl_s)
-        )
         orphans = {lease.partition for lease in todo.take if lease.owner is not None}
-        for lease in won:
-            self.moves += 1
-            orphaned = lease.partition in orphans
-            self._start_work(Hold(lease, self._until(sent), orphaned=orphaned))
+        for first in range(0, len(todo.take), TAKE_MAX):
+            sent, some = self._clock.monotonic(), todo.take[first : first + TAKE_MAX]
+            won = await self._ask(
+                self._store.acquire(some, self.instance, self.settings.lease_ttl_s)
+            )
+            for lease in won:
+                self.moves += 1
+                orphaned = lease.partition in orphans
+                self._start_work(Hold(lease, self._until(sent), orphaned=orphaned))
 
     def _start_work(self, hold: Hold) -> None:
         partition = hold.lease.partition
