@@ -213,6 +213,22 @@ def test_a_store_that_can_never_work_ends_the_instance_at_the_start():
     run_virtual(main())
 
 
+def test_a_start_position_that_is_not_there_ends_the_instance_and_leaves_no_trace():
+    async def main():
+        world = World()
+
+        async def locate(partition, start):
+            raise BadInput("start 'sequence:99' is not one of the events")
+
+        world.feed.locate = locate
+        with pytest.raises(BadInput, match="sequence:99"):
+            await world.host("a").run()
+        look = world.store._snapshot(GROUP)
+        assert (look.leases, look.members) == ((), ())
+
+    run_virtual(main())
+
+
 def test_a_feed_that_hangs_does_not_keep_the_leases_from_being_renewed():
     async def main():
         world = World(partitions=1)

@@ -17,7 +17,7 @@ from leasehold.clock import within
 from leasehold.core.balance import Assign, Plan, Timing, by_count, missing, next_look_s, plan
 from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Group, Member
-from leasehold.errors import BadInput, InstanceReplaced
+from leasehold.errors import BadInput, InstanceReplaced, PositionGone
 from leasehold.ports import Clock, Feed, LeaseStore
 from leasehold.processor.pump import Hold, Report
 
@@ -98,7 +98,7 @@ class Host:
 
     async def run(self) -> None:
         """Take part in the group until ``stop``; then pass everything on and leave."""
-        joined = False
+        joined = ready = False
         while not self._drained():
             began, pause_s = self._clock.monotonic(), self.settings.hurry_s
             try:
@@ -106,14 +106,17 @@ class Host:
                     await self._ask(self._store.join(self.group, self._member()))
                     joined = True
                 pause_s = await self._tick()
+                ready = True
             except InstanceReplaced:
                 await self._lose_all()
                 raise
-            except BadInput as error:
-                if not joined:  # a wrong password, another version's store: not a matter of time
+            except Exception as error:
+                # Trouble passes and must not end an instance; what cannot work from the start (a
+                # wrong password, a start position that is not there) does not.
+                if not ready and isinstance(error, BadInput | PositionGone):
+                    if joined:
+                        await self._leave()
                     raise
-                self._report(f"upkeep of {self.group} at {self.instance}", error)
-            except Exception as error:  # a store or feed in trouble must not end the instance
                 self._report(f"upkeep of {self.group} at {self.instance}", error)
             pause_s = began + self._stride * pause_s - self._clock.monotonic()
             await self._sleep(max(pause_s, 0.0))

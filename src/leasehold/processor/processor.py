@@ -28,6 +28,7 @@ from leasehold.processor.handlers import Context, Handlers, Outcome, Stop
 from leasehold.processor.host import Host, Settings
 from leasehold.processor.metrics import Metrics, Registry
 from leasehold.processor.pump import Hold, Pace, Pump
+from leasehold.processor.rates import Rates
 
 log = logging.getLogger("leasehold")
 THREADS = 64
@@ -74,6 +75,7 @@ class Processor:
         self.instance = _default_name() if instance is None else instance
         self._feed, self._store, self._dead_letters = feed, store, dead_letters
         self._clock = clock or SystemClock()
+        self._rates = Rates(self._clock)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="leasehold-handler")
         self._handlers = Handlers(
             on_event=on_event,
@@ -119,6 +121,7 @@ class Processor:
             ),
             start=_starts(start),
             assign=assign,
+            weigh=self._rates.weight,
         )
         self.group = self._host.group
         self.metrics = Metrics(self.group, self.instance, registry)
@@ -252,6 +255,7 @@ class _Work:
         outcome = await self._handlers.handle(events, self.context, stop)
         took = time.perf_counter() - began
         self._metrics.handled(self._lease.partition, outcome.done, took)
+        self._processor._rates.add(self._lease.partition, outcome.done)
         return outcome
 
     async def failed(self, error: BaseException) -> None:
@@ -283,6 +287,7 @@ class _Work:
     async def close(self, reason: Reason) -> None:
         log.info("partition %s closes: %s", self._lease.partition, reason.value)
         self._metrics.closed(self._lease.partition, reason)
+        self._processor._rates.forget(self._lease.partition)
         await self._handlers.close(reason, self.context)
 
 
