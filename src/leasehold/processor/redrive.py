@@ -84,7 +84,7 @@ async def redrive(
             failed.append((letter, error))
         if on_each is not None:
             on_each(letter, error)
-    return Redriven(count=count, failed=failed)
+    return Redriven(count=count, failed=tuple(failed))
 
 
 async def letters(store: DeadLetters, which: Which) -> AsyncIterator[DeadLetter]:
