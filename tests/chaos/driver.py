@@ -1,0 +1,266 @@
+"""A group of real processes, a steady producer, and somebody who kills, stops and starts them.
+
+What is done follows from one seed; what it leads to does not, for the machine has a say in it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Literal
+
+from chaos.instance import REPLACED
+from chaos.judge import Life, Tenure, Verdict, judge, read_log
+from chaos.processes import Process, Processes, WentWrong, wait_until
+from chaos.sampler import Sampler
+
+from leasehold.core.model import Group
+from leasehold.feeds.hub import Hub
+
+GROUP = Group(namespace="chaos", feed="events", name="chaos")
+PARTITIONS = 16
+INSTANCES = 4
+INSTANCES_MAX = 6
+
+Action = Literal["kill", "pause", "stop", "join"]
+HANDLERS = ("batch-plain", "batch-async", "event-plain", "event-async")
+CHECKPOINTS: tuple[Mapping[str, float], ...] = (
+    {"batches": 1},
+    {"events": 1},
+    {"events": 40, "seconds": 1.0},
+    {"seconds": 0.7},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    seed: int
+    seconds: float
+    actions: Sequence[Action]
+    settings: Mapping[str, float]
+    """For every ``Processor``."""
+    pause_s: tuple[float, float] = (3.0, 5.0)
+    between_s: tuple[float, float] = (0.3, 1.3)
+    work_s: tuple[float, float] = (0.0, 0.04)
+    events_per_s: float = 800.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Instance:
+    name: str
+    process: Process
+    life: Life
+    log: Path
+    wakes_at: float | None = None
+    """While it is stopped."""
+    leaving: bool = False
+
+    @property
+    def active(self) -> bool:
+        """Takes part, as far as anybody knows."""
+        return self.process.running and self.wakes_at is None and not self.leaving
+
+    @property
+    def has_opened(self) -> bool:
+        return self.log.exists() and self.log.stat().st_size > 0
+
+
+class Chaos:
+    def __init__(self, script: Script, folder: Path, store_url: str) -> None:
+        self.done: Counter[str] = Counter()
+        """What was done to the group, by kind."""
+        self._script, self._folder, self._store_url = script, folder, store_url
+        self._chance = random.Random(script.seed)
+        self._hub = folder / "hub.db"
+        self._sent = folder / "sent.log"
+        self._instances: list[Instance] = []
+        self._processes = Processes(folder)
+        self._sampler = Sampler(store_url, GROUP)
+        self._began = time.monotonic()
+
+    def run(self) -> Verdict:
+        Hub.create(
+            self._hub, name=GROUP.feed, namespace=GROUP.namespace, partitions=PARTITIONS
+        ).close()
+        with self._processes, self._sampler:
+            rate = str(self._script.events_per_s)
+            producer = self._processes.start(
+                "producer", "producer", str(self._hub), str(self._sent), rate
+            )
+            for _ in range(INSTANCES):
+                self._join()
+            wait_until(self._all_at_work, "all instances have partitions")
+            self._disturb()
+            producer.popen.send_signal(signal.SIGTERM)
+            wait_until(lambda: not producer.running, "the producer ends")
+            if producer.popen.returncode:
+                raise WentWrong(f"the producer failed: {producer.printed()}")
+            self._finish()
+        return judge(self._held(), self._tenures(), self._sampler.samples)
+
+    def _all_at_work(self) -> bool:
+        self._look_after()
+        return all(each.has_opened for each in self._instances)
+
+    def _disturb(self) -> None:
+        """Every kind of action once, in any order; then by chance."""
+        script, chance = self._script, self._chance
+        until = next_at = time.monotonic()
+        until += script.seconds
+        due = chance.sample(script.actions, len(script.actions))
+        while (now := time.monotonic()) < until or due:
+            self._look_after()
+            if now >= next_at:
+                few = len(self._active()) < INSTANCES and chance.random() < 0.5
+                action = due.pop(0) if due else "join" if few else chance.choice(script.actions)
+                if not self._act(action) and not self.done[action]:
+                    due.append(action)
+                next_at = now + chance.uniform(*script.between_s)
+            time.sleep(0.02)
+
+    def _act(self, action: Action) -> bool:
+        """False: not now, there are too many instances or too few."""
+        if action == "join":
+            if sum(each.process.running for each in self._instances) >= INSTANCES_MAX:
+                return False
+            self._join()
+            return True
+        active = [each for each in self._active() if each.has_opened]
+        if len(active) < 2:
+            return False
+        # To kill one that is stopped has a meaning of its own: it never wakes up.
+        stopped = [each for each in self._instances if each.wakes_at is not None]
+        self._inflict(action, self._chance.choice(active + stopped * (action == "kill")))
+        return True
+
+    def _inflict(self, action: Action, victim: Instance) -> None:
+        self._note(action, victim)
+        if action == "kill":
+            victim.life.killed = True
+            victim.wakes_at = None
+            victim.process.popen.kill()
+            victim.process.popen.wait()
+        elif action == "pause":
+            now = time.monotonic()
+            victim.life.pauses.append((now, inf))
+            victim.wakes_at = now + self._chance.uniform(*self._script.pause_s)
+            victim.process.popen.send_signal(signal.SIGSTOP)
+        else:
+            self._stop(victim)
+
+    def _stop(self, instance: Instance) -> None:
+        instance.leaving = True
+        instance.process.popen.send_signal(signal.SIGTERM)
+
+    def _join(self) -> None:
+        """A new instance, or one that comes back under its name: after it ended, or started again
+        elsewhere while the old process only seems to be dead."""
+        chance = self._chance
+        names = {each.name for each in self._instances}
+        taken = {
+            each.name for each in self._instances if each.process.running and each.wakes_at is None
+        }
+        free = sorted(names - taken)
+        name = chance.choice(free) if free and chance.random() < 0.4 else f"i{len(names)}"
+        label = f"{name}-{len(self._instances)}"
+        log = self._folder / f"{label}.log"
+        said = {
+            "hub": str(self._hub),
+            "store": self._store_url,
+            "group": GROUP.name,
+            "instance": name,
+            "log": str(log),
+            "work_s": self._script.work_s,
+            "seed": chance.randrange(1 << 32),
+            "handler": chance.choice(HANDLERS),
+            "checkpoint": chance.choice(CHECKPOINTS),
+            "settings": dict(self._script.settings),
+        }
+        process = self._processes.start(label, "instance", json.dumps(said))
+        joined = Instance(name=name, process=process, life=Life(instance=label), log=log)
+        self._instances.append(joined)
+        self._note("join", joined)
+
+    def _look_after(self) -> None:
+        """Wake up whoever was stopped for long enough. Nobody may end uncalled."""
+        for each in self._instances:
+            if each.wakes_at is not None and time.monotonic() >= each.wakes_at:
+                self._wake(each)
+            code = each.process.popen.poll()
+            called = (
+                code is None
+                or (code == 0 and each.leaving)
+                or (code == -signal.SIGKILL and each.life.killed)
+                or (code == REPLACED and self._is_replaced(each))
+            )
+            if not called:
+                raise WentWrong(f"{each.life.instance} ended: {code}\n{each.process.printed()}")
+
+    def _is_replaced(self, instance: Instance) -> bool:
+        later = self._instances[self._instances.index(instance) + 1 :]
+        return any(each.name == instance.name for each in later)
+
+    def _wake(self, instance: Instance) -> None:
+        instance.wakes_at = None
+        if instance.process.running:
+            instance.process.popen.send_signal(signal.SIGCONT)
+            since, _ = instance.life.pauses[-1]
+            instance.life.pauses[-1] = since, time.monotonic()
+            self._note("wake", instance)
+
+    def _finish(self) -> None:
+        """Let the survivors catch up, then end them in order."""
+        for each in self._instances:
+            if each.wakes_at is not None:
+                self._wake(each)
+        with Hub.open(self._hub) as feed:
+            ends = {extent.partition: extent.end for extent in feed.kept()}
+
+        def caught_up() -> bool:
+            self._look_after()
+            if not self._active():
+                self._join()
+            return self._sampler.checkpoints() == ends
+
+        wait_until(caught_up, f"the checkpoints reach {ends}")
+        for each in self._active():
+            self._stop(each)
+        wait_until(lambda: not any(each.process.running for each in self._instances), "all ended")
+        self._look_after()
+
+    def _active(self) -> list[Instance]:
+        return [each for each in self._instances if each.active]
+
+    def _note(self, what: str, instance: Instance) -> None:
+        self.done[what] += 1
+        with (self._folder / "journal.txt").open("a") as journal:
+            at = time.monotonic()
+            journal.write(f"{at - self._began:.3f} {at:.3f} {what} {instance.life.instance}\n")
+
+    def _held(self) -> dict[str, list[int]]:
+        """What the hub holds, which has to be what the producer says it sent."""
+        held: dict[str, list[int]] = {}
+        with Hub.open(self._hub) as hub:
+            for partition in hub.partition_ids():
+                numbers = held[partition] = []
+                position = hub.position_of(partition, "earliest")
+                while len((batch := hub.read_batch(partition, position, 10_000)).events):
+                    numbers += [json.loads(event.body)["number"] for event in batch.events]
+                    position = batch.next
+        *_, last = self._sent.read_text().splitlines()
+        if sorted(n for numbers in held.values() for n in numbers) != list(
+            range(*json.loads(last))
+        ):
+            raise WentWrong(f"the hub does not hold what was sent, which is up to {last}")
+        return held
+
+    def _tenures(self) -> Iterator[Tenure]:
+        for each in self._instances:
+            yield from read_log(each.log, each.life)
