@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Protocol, TypeVar
 from zlib import crc32
 
@@ -47,8 +48,10 @@ class Settings(Timing):
     def check(self) -> None:
         """Refuse settings that cannot work, by name."""
         for name in ("lease_ttl_s", "balance_interval_s", "shed_timeout_s", "request_timeout_s"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < inf:
                 raise BadInput(f"{name} must be more than 0 seconds, not {getattr(self, name)!r}")
+        if not 0 <= self.drain_timeout_s < inf:
+            raise BadInput(f"drain_timeout_s must be 0 or more, not {self.drain_timeout_s!r}")
         if self.lease_ttl_s < 2 * self.balance_interval_s:
             raise BadInput(
                 f"lease_ttl_s={self.lease_ttl_s:g} leaves no time for a second renewal: make it at "
@@ -95,6 +98,7 @@ class Host:
         self._unsettled_since: float | None = None
         self._wake = asyncio.Event()
         self._stopping_since: float | None = None
+        self._announced = False
 
     async def run(self) -> None:
         """Take part in the group until ``stop``; then pass everything on and leave."""
@@ -128,6 +132,11 @@ class Host:
             self._stopping_since = self._clock.monotonic()
             self._wake.set()
 
+    def abandon(self) -> None:
+        """End whatever is still under way here, now, without a word to anybody."""
+        for task in tuple(self._tasks.values()):
+            task.cancel()
+
     async def _tick(self) -> float:
         """One round of upkeep; the seconds until the next."""
         if not await self._ask(self._store.heartbeat(self.group, self._member())):
@@ -135,11 +144,19 @@ class Host:
                 f"instance {self.instance!r} of {self.group} was started again elsewhere; "
                 "this one stops. Give each instance a name of its own."
             )
+        if self._stopping_since is not None and not self._announced:
+            # Others that stop at the same moment say so, too, before anyone deals out its leases.
+            self._announced = True
+            await self._clock.sleep(0.1 * self.settings.balance_interval_s)
         await self._renew()
         known = await self._ask(self._feed.partitions())
         snapshot = await self._ask(self._store.snapshot(self.group))
         if new := missing(snapshot, known):
-            starts = {p: await self._ask(self._feed.locate(p, self._start_of(p))) for p in new}
+            begun = any(lease.epoch for lease in snapshot.leases)
+            starts = {
+                p: await self._ask(self._feed.locate(p, "earliest" if begun else self._start_of(p)))
+                for p in new  # one that appeared since then is all news, wherever the others began
+            }
             await self._ask(self._store.create(self.group, starts))
             snapshot = await self._ask(self._store.snapshot(self.group))
         now = self._clock.monotonic()
