@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,15 @@ Stop = Callable[[int], bool]
 class Outcome:
     done: int
     """Events finished, from the front."""
-    error: Exception | None = None
+    error: BaseException | None = None
+
+
+class Quit(Exception):
+    """A callback wants the program to end (``sys.exit``), or was cancelled from within."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(repr(error))
+        self.error = error
 
 
 class Context:
@@ -38,14 +46,23 @@ class Context:
         self.partition = lease.partition
         self.epoch = lease.epoch
         self.instance = instance
-        self.latest: Any = None
-        """The last event given to the handler."""
+        self._event: Any = None
+        self._events: Sequence[Any] = ()
         self._save = save
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def latest(self) -> Any:
+        """The last event given to the handler; None before the first."""
+        return self._events[-1] if len(self._events) else self._event
 
     def checkpoint(self, event: Any = None) -> None:
         """For plain handlers: everything up to this event (or the latest) is done. Returns when it
         is stored; raises ``LeaseLost`` if another instance has the partition now."""
+        if _running_loop() is self._loop:
+            raise BadInput("an async handler checkpoints with: await context.checkpoint_async()")
+        if not self._loop.is_running():
+            raise self._lost("the processor has stopped")
         asyncio.run_coroutine_threadsafe(self.checkpoint_async(event), self._loop).result()
 
     async def checkpoint_async(self, event: Any = None) -> None:
@@ -53,11 +70,19 @@ class Context:
         event = self.latest if event is None else event
         if event is None:
             return
-        if not await self._save(Checkpoint(next_sequence=event.sequence + 1, token=event.offset)):
-            raise LeaseLost(
-                f"partition {self.partition} of {self.group} has another owner now: stop working "
-                f"on it; the checkpoint behind event {event.sequence} was not written"
+        if event.partition != self.partition:
+            raise BadInput(
+                f"event {event.sequence} is of partition {event.partition}, and this context of "
+                f"partition {self.partition}: each has checkpoints of its own"
             )
+        if not await self._save(Checkpoint(next_sequence=event.sequence + 1, token=event.offset)):
+            raise self._lost(f"the checkpoint behind event {event.sequence} was not written")
+
+    def _lost(self, what: str) -> LeaseLost:
+        return LeaseLost(
+            f"partition {self.partition} of {self.group} is no longer held in epoch {self.epoch}: "
+            f"stop working on it; {what}"
+        )
 
 
 class Handlers:
@@ -76,48 +101,54 @@ class Handlers:
         if (on_event is None) == (on_batch is None):
             raise BadInput("give either on_event= (one event a call) or on_batch= (a list)")
         self.one_by_one = on_event is not None
-        self._handle = _Function(on_event or on_batch, "on_event" if on_event else "on_batch", 1)
-        self._error = on_error and _Function(on_error, "on_error", 1)
-        self._open = on_partition_open and _Function(on_partition_open, "on_partition_open", 0)
-        self._close = on_partition_close and _Function(on_partition_close, "on_partition_close", 1)
+        if self.one_by_one:
+            self._handle = _Function(on_event, "on_event", 1)
+        else:
+            self._handle = _Function(on_batch, "on_batch", 1)
+        self._error = _optional(on_error, "on_error", 1)
+        self._open = _optional(on_partition_open, "on_partition_open", 0)
+        self._close = _optional(on_partition_close, "on_partition_close", 1)
         self._threads = threads
+        self.left_behind: set[Future[Any]] = set()
+        """Calls of plain functions that nobody waits for any more, and that are still running."""
 
     @property
     def is_async(self) -> bool:
         return self._handle.is_async
 
     async def handle(self, events: Sequence[Any], context: Context, stop: Stop) -> Outcome:
-        if self.one_by_one:
-            if self._handle.is_async:
-                return await self._each_async(events, context, stop)
-            outcome: Outcome = await self._in_thread(self._each, events, context, stop)
-            return outcome
-        try:
-            context.latest = events[-1]
-            await self._call(self._handle, events, context)
-        except Exception as error:
-            return Outcome(done=0, error=error)
-        return Outcome(done=len(events))
+        if self._handle.is_async:
+            each = self._each_async if self.one_by_one else self._whole_async
+            return await each(events, context, stop)
+        run = self._each if self.one_by_one else self._whole
+        loop = asyncio.get_running_loop()
+        outcome: Outcome = await self._in_thread(run, events, context, stop, loop)
+        return outcome
 
     async def error(self, error: BaseException, context: Context | None) -> None:
-        if self._error:
-            await self._call(self._error, error, context)
+        await self._call(self._error, error, context)
 
     async def open(self, context: Context) -> None:
-        if self._open:
-            await self._call(self._open, context)
+        await self._call(self._open, context)
 
     async def close(self, reason: Reason, context: Context) -> None:
-        if self._close:
-            await self._call(self._close, reason.value, context)
+        await self._call(self._close, reason.value, context)
 
-    def _each(self, events: Sequence[Any], context: Context, stop: Stop) -> Outcome:
-        call, done = self._handle.plain, 0
+    def _each(
+        self,
+        events: Sequence[Any],
+        context: Context,
+        stop: Stop,
+        loop: asyncio.AbstractEventLoop,
+    ) -> Outcome:
+        call, done = self._handle.call, 0
         for event in events:
-            context.latest = event
+            context._event = event
             try:
-                call(event, context)
-            except Exception as error:
+                answer = call(event, context)
+                if answer is not None:
+                    _finish(answer, loop)
+            except BaseException as error:
                 return Outcome(done=done, error=error)
             done += 1
             if stop(done):
@@ -125,26 +156,65 @@ class Handlers:
         return Outcome(done=done)
 
     async def _each_async(self, events: Sequence[Any], context: Context, stop: Stop) -> Outcome:
-        done = 0
+        call, done = self._handle.call, 0
         for event in events:
-            context.latest = event
+            context._event = event
             try:
-                await self._handle.plain(event, context)
-            except Exception as error:
+                await call(event, context)
+            except BaseException as error:
+                if _ours(error):
+                    raise
                 return Outcome(done=done, error=error)
             done += 1
             if stop(done):
                 break
         return Outcome(done=done)
 
-    async def _call(self, function: _Function, *arguments: Any) -> None:
+    def _whole(
+        self,
+        events: Sequence[Any],
+        context: Context,
+        stop: Stop,
+        loop: asyncio.AbstractEventLoop,
+    ) -> Outcome:
+        context._events = events
+        try:
+            _finish(self._handle.call(events, context), loop)
+        except BaseException as error:
+            return Outcome(done=0, error=error)
+        return Outcome(done=len(events))
+
+    async def _whole_async(self, events: Sequence[Any], context: Context, stop: Stop) -> Outcome:
+        context._events = events
+        try:
+            await self._handle.call(events, context)
+        except BaseException as error:
+            if _ours(error):
+                raise
+            return Outcome(done=0, error=error)
+        return Outcome(done=len(events))
+
+    async def _call(self, function: _Function | None, *arguments: Any) -> None:
+        if function is None:
+            return
         if function.is_async:
-            await function.plain(*arguments)
+            error = await _attempt_async(function.call, arguments)
         else:
-            await self._in_thread(function.plain, *arguments)
+            loop = asyncio.get_running_loop()
+            error = await self._in_thread(_attempt, function.call, arguments, loop)
+        if isinstance(error, Exception):
+            raise error
+        if error is not None:
+            raise Quit(error) from error
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        future = self._threads.submit(function, *arguments)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            self.left_behind.add(future)
+            future.add_done_callback(self.left_behind.discard)
+            raise
 
 
 class _Function:
@@ -156,21 +226,81 @@ class _Function:
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004
         )
-        takes = _positional(function)
-        if takes < own:
-            raise BadInput(f"{name} must take {own} argument{'s' * (own > 1)}, or one more")
-        self.plain: Callable[..., Any] = (
+        takes = _takes(function, name)
+        if takes not in (own, own + 1):
+            wanted = f"{own or 'no'} argument{'s' * (own != 1)}, or a context after that"
+            raise BadInput(f"{name} must take {wanted}; {function!r} takes {takes}")
+        self.call: Callable[..., Any] = (
             function if takes > own else lambda *arguments: function(*arguments[:own])
         )
 
 
-def _positional(function: Callable[..., Any]) -> int:
+def _optional(function: Callable[..., Any] | None, name: str, own: int) -> _Function | None:
+    return None if function is None else _Function(function, name, own)
+
+
+def _takes(function: Callable[..., Any], name: str) -> int:
+    """How many arguments to give. One with a default is the user's own affair, unless it is called
+    ``context``."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return 1  # a builtin such as print: the event alone
+        return 1  # a builtin that does not tell: the event alone
+    for each in parameters:
+        if each.kind is each.KEYWORD_ONLY and each.default is each.empty:
+            raise BadInput(f"{name} wants {each.name}=, which nobody will give it: add a default")
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return 1
     return sum(
-        each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters
+        each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        and (each.default is each.empty or each.name == "context")
+        for each in parameters
     )
+
+
+def _attempt(
+    call: Callable[..., Any], arguments: Sequence[Any], loop: asyncio.AbstractEventLoop
+) -> BaseException | None:
+    """What it raised, as a value: not every exception may cross over to a loop as one."""
+    try:
+        _finish(call(*arguments), loop)
+    except BaseException as error:
+        return error
+    return None
+
+
+async def _attempt_async(
+    call: Callable[..., Awaitable[Any]], arguments: Sequence[Any]
+) -> BaseException | None:
+    try:
+        await call(*arguments)
+    except BaseException as error:
+        if _ours(error):
+            raise
+        return error
+    return None
+
+
+def _finish(answer: Any, loop: asyncio.AbstractEventLoop) -> None:
+    """A plain function may give back work to await: a lambda around an async one does."""
+    if inspect.isawaitable(answer):
+        asyncio.run_coroutine_threadsafe(_await(answer), loop).result()
+
+
+async def _await(answer: Awaitable[Any]) -> None:
+    await answer
+
+
+def _ours(error: BaseException) -> bool:
+    """Whether it was this call that somebody cancelled, rather than something within it."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, GeneratorExit)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

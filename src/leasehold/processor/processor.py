@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Literal
 from uuid import uuid4
@@ -22,17 +19,23 @@ from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Lease
 from leasehold.core.policy import Every, every
 from leasehold.core.retry import Retry
-from leasehold.errors import BadInput
+from leasehold.errors import BadInput, HandlerHung
 from leasehold.ports import Clock, DeadLetter, DeadLetters, Feed, LeaseStore, error_text
-from leasehold.processor.handlers import Context, Handlers, Outcome, Stop
+from leasehold.processor.handlers import Context, Handlers, Outcome, Quit, Stop
 from leasehold.processor.host import Host, Settings
 from leasehold.processor.metrics import Metrics, Registry
 from leasehold.processor.pump import Hold, Pace, Pump
 from leasehold.processor.rates import Rates
+from leasehold.processor.signals import stop_on_signals
+from leasehold.processor.threads import Threads
 
 log = logging.getLogger("leasehold")
-THREADS = 64
-"""Plain handlers that may run at once; a thread is made only when it is needed."""
+DEAD_LETTERS = 'open_dead_letters("sqlite:///data/dead.db")'
+HUNG_MAX = 16
+"""Plain handlers hanging at once before the instance stops: only a new process is rid of them."""
+TELLING_MAX = 64
+"""Calls of ``on_error`` under way at once; what comes on top is only logged."""
+DRAINED_CHECK_S = 0.05
 
 
 class Processor:
@@ -72,11 +75,19 @@ class Processor:
         clock: Clock | None = None,
         registry: Registry | None = None,
     ) -> None:
+        _check_names(group, instance)
+        _check_part("store", store, LeaseStore, 'open_store("sqlite:///data/leases.db")')
+        if checkpoint is not None:
+            _check_part("checkpoint", checkpoint, Every, "every(events=500, seconds=5)")
+        if retry is not None:
+            _check_part("retry", retry, Retry, "Retry(attempts=5)")
+        if dead_letters is not None:
+            _check_part("dead_letters", dead_letters, DeadLetters, DEAD_LETTERS)
         self.instance = _default_name() if instance is None else instance
         self._feed, self._store, self._dead_letters = feed, store, dead_letters
         self._clock = clock or SystemClock()
         self._rates = Rates(self._clock)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="leasehold-handler")
+        self._threads = Threads("leasehold-handler")
         self._handlers = Handlers(
             on_event=on_event,
             on_batch=on_batch,
@@ -89,13 +100,9 @@ class Processor:
         self._retry = retry or Retry()
         if self._retry.then == "dead-letter" and dead_letters is None:
             raise BadInput(
-                'retry then="dead-letter" needs a store for the letters: dead_letters='
-                'open_dead_letters("sqlite:///data/dead.db")'
+                f'retry then="dead-letter" needs a store for the letters: '
+                f"dead_letters={DEAD_LETTERS}"
             )
-        if max_events < 1:
-            raise BadInput(f"max_events must be 1 or more, not {max_events!r}")
-        if gone not in ("earliest", "fail"):
-            raise BadInput(f'gone must be "earliest" or "fail", not {gone!r}')
         self._pace = Pace(
             max_events=max_events,
             poll_interval_s=poll_interval_s,
@@ -103,6 +110,7 @@ class Processor:
             handler_timeout_s=handler_timeout_s,
             gone=gone,
         )
+        self._pace.check()
         self._host = Host(
             feed=feed,
             group=group,
@@ -128,6 +136,7 @@ class Processor:
         self.metrics.watch(store=store, feed=feed)
         self._gave_up: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._until_drained = self._stop_asked = False
         self._errors: set[asyncio.Task[None]] = set()
 
     def run(self, *, until_drained: bool = False) -> None:
@@ -145,29 +154,47 @@ class Processor:
             await self._store.close()
 
     async def run_async(self, *, until_drained: bool = False) -> None:
-        """The same inside a running event loop; several processors may share one."""
-        self._loop = asyncio.get_running_loop()
-        caught = self._catch_signals(self._loop)
-        drained = asyncio.ensure_future(self._stop_when_drained()) if until_drained else None
+        """The same inside a running event loop; several processors may share one.
+
+        If it is cancelled it stops in order first; cancelled again, at once.
+        """
+        if self._loop is not None:
+            raise BadInput("a processor runs once: make another one")
+        self._loop, self._until_drained = asyncio.get_running_loop(), until_drained
+        if self._stop_asked:
+            self._host.stop()
         log.info("%s joins %s", self.instance, self.group)
+        drained = asyncio.ensure_future(self._stop_when_drained()) if until_drained else None
         try:
-            await self._host.run()
+            with stop_on_signals(self._host.stop):
+                await self._run_host()
         finally:
-            for number in caught:
-                self._loop.remove_signal_handler(number)
             if drained is not None:
                 drained.cancel()
             if self._errors:
                 await asyncio.wait(self._errors, timeout=self._pace.request_timeout_s)
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.shutdown()
             log.info("%s left %s", self.instance, self.group)
         if self._gave_up is not None:
             raise self._gave_up
 
+    async def _run_host(self) -> None:
+        running = asyncio.ensure_future(self._host.run())
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._host.stop()
+            await running
+            raise
+        finally:
+            self._host.abandon()
+
     def stop(self) -> None:
-        """Begin an orderly stop. May be called from any thread."""
-        if self._loop is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._host.stop)
+        """Begin an orderly stop. May be called from any thread, and before ``run``."""
+        self._stop_asked = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended meanwhile
+                self._loop.call_soon_threadsafe(self._host.stop)
 
     @property
     def partitions(self) -> Sequence[str]:
@@ -186,6 +213,7 @@ class Processor:
             pace=self._pace,
             retry=self._retry,
             policy=self._policy,
+            save_when_idle=self._until_drained,
         )
         work.context = Context(hold.lease, self.instance, pump.save)
         self.metrics.opened(hold.lease.partition, "orphaned" if hold.orphaned else "offered")
@@ -194,45 +222,50 @@ class Processor:
     def _report(self, what: str, error: BaseException) -> None:
         """Troubles of stores and feeds: logged, and told to the user's ``on_error``."""
         log.warning("%s: %s: %s: it will be tried again", what, type(error).__name__, error)
-        task = asyncio.ensure_future(self._tell(error, None))
-        self._errors.add(task)
-        task.add_done_callback(self._errors.discard)
+        if len(self._errors) < TELLING_MAX:
+            task = asyncio.ensure_future(self._tell(error, None))
+            self._errors.add(task)
+            task.add_done_callback(self._errors.discard)
 
     async def _tell(self, error: BaseException, context: Context | None) -> None:
         try:
             await self._handlers.error(error, context)
+        except Quit as wish:
+            self._give_up(wish.error)
         except Exception:
             log.exception("on_error failed itself, when told of %r", error)
 
     def _give_up(self, error: BaseException) -> None:
-        log.error("%s stops: %s", self.instance, error)
+        log.error("%s stops: %s: %s", self.instance, type(error).__name__, error)
         self._gave_up = self._gave_up or error
         self._host.stop()
 
-    def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> list[int]:
-        if threading.current_thread() is not threading.main_thread():
-            return []
-        caught: list[int] = []
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(NotImplementedError):  # not on every platform
-                loop.add_signal_handler(number, self._host.stop)
-                caught.append(number)
-        return caught
-
     async def _stop_when_drained(self) -> None:
+        """Looks at what is in hand here often, and at the store as often as upkeep does."""
         ends: Mapping[str, int] | None = None
+        stored: dict[str, float] = {}
+        look_at = self._clock.monotonic()
         while True:
             try:
                 if ends is None:
                     ends = {each.partition: each.end for each in await self._feed.extents()}
-                look = await self._store.snapshot(self.group)
-                at = {each.partition: each.checkpoint.next_sequence for each in look.leases}
-                if all(at.get(p, 0) >= end or p in look.replaced for p, end in ends.items()):
+                if self._clock.monotonic() >= look_at:
+                    look = await self._store.snapshot(self.group)
+                    stored = {each.partition: each.checkpoint.next_sequence for each in look.leases}
+                    stored |= dict.fromkeys(look.replaced, float("inf"))
+                    look_at = self._clock.monotonic() + min(self._host.settings.hurry_s, 1.0)
+                at = stored | self._positions()
+                if all(partition in at and at[partition] >= end for partition, end in ends.items()):
                     self._host.stop()
                     return
             except Exception as error:
                 self._report("looking whether all is done", error)
-            await self._clock.sleep(min(self._host.settings.hurry_s, 1.0))
+                await self._clock.sleep(min(self._host.settings.hurry_s, 1.0))
+            await self._clock.sleep(DRAINED_CHECK_S)
+
+    def _positions(self) -> dict[str, float]:
+        pumps = self._host.workers.items()
+        return {p: pump.position.next_sequence for p, pump in pumps if isinstance(pump, Pump)}
 
 
 class _Work:
@@ -247,7 +280,11 @@ class _Work:
         self.interruptible = self._handlers.is_async
 
     async def open(self) -> None:
-        await self._handlers.open(self.context)
+        try:
+            await self._handlers.open(self.context)
+        except Quit as wish:
+            self.give_up(wish.error)
+            raise
         log.info("partition %s opened in epoch %d", self._lease.partition, self._lease.epoch)
 
     async def handle(self, events: Sequence[Any], stop: Stop) -> Outcome:
@@ -262,6 +299,8 @@ class _Work:
         log.warning("partition %s: %s: %s", self._lease.partition, type(error).__name__, error)
         self._metrics.retried(self._lease.partition)
         await self._processor._tell(error, self.context)
+        if isinstance(error, HandlerHung) and len(self._handlers.left_behind) >= HUNG_MAX:
+            self.give_up(error)
 
     async def bury(self, event: Any, error: str, attempts: int) -> None:
         assert self._processor._dead_letters is not None
@@ -288,7 +327,23 @@ class _Work:
         log.info("partition %s closes: %s", self._lease.partition, reason.value)
         self._metrics.closed(self._lease.partition, reason)
         self._processor._rates.forget(self._lease.partition)
-        await self._handlers.close(reason, self.context)
+        try:
+            await self._handlers.close(reason, self.context)
+        except Quit as wish:
+            self.give_up(wish.error)
+
+
+def _check_names(group: Any, instance: Any) -> None:
+    if not isinstance(group, str) or not group.strip():
+        raise BadInput(f"group must be a name, for example alerts, not {group!r}")
+    if instance is not None and not (isinstance(instance, str) and instance.strip()):
+        raise BadInput(f"instance must be a name, for example worker-1, not {instance!r}")
+
+
+def _check_part(name: str, value: Any, kind: type, example: str) -> None:
+    """A URL in place of a store would fail only in the middle of the work."""
+    if not isinstance(value, kind):
+        raise BadInput(f"{name} cannot be {value!r}: give {name}={example}")
 
 
 def _starts(start: Any) -> Mapping[str, Any]:

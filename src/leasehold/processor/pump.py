@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from random import random
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -20,7 +21,7 @@ from leasehold.core.lifecycle import Again, Done, Handled, Pause, Phase, Read, R
 from leasehold.core.model import Checkpoint, Lease
 from leasehold.core.policy import Every
 from leasehold.core.retry import Bisection, Retry, decide, resume
-from leasehold.errors import HandlerHung, PositionGone
+from leasehold.errors import BadInput, HandlerHung, PositionGone
 from leasehold.ports import Batch, Clock, Feed, LeaseStore
 from leasehold.processor.handlers import Outcome, Stop
 
@@ -49,6 +50,21 @@ class Pace:
     retry_max_s: float = 30.0
     handler_timeout_s: float | None = None
     gone: Literal["earliest", "fail"] = "earliest"
+
+    def check(self) -> None:
+        """Refuse settings that cannot work, by name."""
+        if not isinstance(self.max_events, int) or not self.max_events >= 1:
+            raise BadInput(f"max_events must be 1 or more, not {self.max_events!r}")
+        for name in ("poll_interval_s", "request_timeout_s", "retry_s", "retry_max_s"):
+            if not 0 < getattr(self, name) < inf:
+                raise BadInput(f"{name} must be more than 0 seconds, not {getattr(self, name)!r}")
+        if self.handler_timeout_s is not None and not 0 < self.handler_timeout_s < inf:
+            raise BadInput(
+                f"handler_timeout_s must be more than 0 seconds, not {self.handler_timeout_s!r}; "
+                "leave it out for no limit"
+            )
+        if self.gone not in ("earliest", "fail"):
+            raise BadInput(f'gone must be "earliest" or "fail", not {self.gone!r}')
 
 
 class Work(Protocol):
@@ -87,13 +103,14 @@ class Pump:
         retry: Retry | None = None,
         policy: Every | None = None,
         chance: Callable[[], float] = random,
+        save_when_idle: bool = False,
     ) -> None:
         self.hold = hold
         self.life, self._action = lifecycle.begin()
         self._feed, self._store, self._work = feed, store, work
         self._clock, self._report, self._pace = clock, report, pace
         self._retry, self._policy = retry or Retry(), policy or Every(batches=1)
-        self._chance = chance
+        self._chance, self._save_when_idle = chance, save_when_idle
         self._position = hold.lease.checkpoint
         self._batch = Batch(next=self._position)
         self._done = 0
@@ -103,6 +120,8 @@ class Pump:
         self._error = "the instance that handled it died"
         self._unsaved_events = self._unsaved_batches = 0
         self._saved_at = clock.monotonic()
+        self._called_at, self._call_done = 0.0, 0
+        """When the handler was given an event last, and how many of its run it had done then."""
         self._failures = 0
         self._closed = False
         self._signals: deque[lifecycle.Event] = deque()
@@ -139,6 +158,11 @@ class Pump:
         finally:
             self._forget_ahead()
         return self.life.ending or Reason.SHUTDOWN
+
+    @property
+    def position(self) -> Checkpoint:
+        """Everything before it is handled."""
+        return self._position
 
     async def save(self, position: Checkpoint) -> bool:
         """The user's own checkpoint. False: the lease is somebody else's."""
@@ -185,7 +209,7 @@ class Pump:
             return Read()
         if self._batch.children:
             return Read(ended=True)
-        if self._unsaved_events and self._due(0):
+        if self._unsaved and (self._save_when_idle or self._due(0)):
             return Handled(save=True)
         return Again(self._pace.poll_interval_s)
 
@@ -252,10 +276,10 @@ class Pump:
         if self._pace.gone == "fail":
             self._work.give_up(gone)
             return Again(self._pace.retry_max_s)
-        self._position = gone.earliest
+        self._position, self._attempts = gone.earliest, 0
         if gone.reason != "retention":
             return await self._go_back(gone.earliest)
-        return Again(0.0)
+        return Again(0.0) if await self._write(self._position, 0, by_hand=True) else Refused()
 
     async def _go_back(self, position: Checkpoint) -> lifecycle.Event:
         """The feed was made anew: the checkpoint has to go back, which only a rewind may."""
@@ -296,25 +320,42 @@ class Pump:
 
     async def _try(self, events: Sequence[Any]) -> Outcome | None:
         """None: a plain function that did not come back in time, and is still at it."""
-        call = self._work.handle(events, self._enough)
-        if self._pace.handler_timeout_s is None:
-            return await call
+        limit_s = self._pace.handler_timeout_s
+        if limit_s is None:
+            return await self._work.handle(events, self._enough)
+        self._called_at, self._call_done = self._clock.monotonic(), 0
+        call = asyncio.ensure_future(self._work.handle(events, self._enough))
         try:
-            return await within(self._clock, self._pace.handler_timeout_s, call)
-        except TimeoutError:
-            hung = HandlerHung(
-                f"the handler of partition {self.hold.lease.partition} did not come back within "
-                f"handler_timeout_s={self._pace.handler_timeout_s:g}"
-            )
-            if self._work.interruptible:
-                return Outcome(done=0, error=hung)
-            await self._work.failed(hung)
-            self._error = str(hung)
-            return None
+            while (left_s := self._called_at + limit_s - self._clock.monotonic()) > 0:
+                with suppress(TimeoutError):
+                    return await within(self._clock, left_s, asyncio.shield(call))
+        finally:
+            call.cancel()
+        return await self._hung(call, limit_s)
 
-    async def _failed(self, error: Exception, search: Bisection) -> lifecycle.Event:
+    async def _hung(self, call: asyncio.Task[Outcome], limit_s: float) -> Outcome | None:
+        hung = HandlerHung(
+            f"the handler of partition {self.hold.lease.partition} did not come back within "
+            f"handler_timeout_s={limit_s:g}"
+        )
+        if not self._work.interruptible:
+            self.let_go(None, Reason.HUNG)  # first, so that the thread begins nothing more
+        with suppress(TimeoutError):
+            await self._ask(asyncio.wait((call,)))
+        if self._work.interruptible:
+            return Outcome(done=self._call_done, error=hung)
+        self._finished(self._call_done)
+        self._error = str(hung)
+        await self._work.failed(hung)
+        return None
+
+    async def _failed(self, error: BaseException, search: Bisection) -> lifecycle.Event:
         self._attempts = search.failed().attempts
         self._error = f"{type(error).__name__}: {error}"
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            self._work.give_up(error)
+            await self._write(self._position, self._attempts)
+            return Again(self._pace.retry_max_s)
         await self._work.failed(error)
         decision = decide(self._retry, self._attempts, self._chance())
         if not await self._write(self._position, self._attempts):
@@ -335,7 +376,6 @@ class Pump:
         """Others may try; what the hung call still does is fenced off."""
         self._attempts = search.failed().attempts
         await self._write(self._position, self._attempts)
-        self.let_go(None, Reason.HUNG)
         return Again(self._pace.retry_max_s)
 
     def _finished(self, count: int) -> None:
@@ -367,8 +407,10 @@ class Pump:
         return self._policy.due(self._unsaved_events + more, since, self._unsaved_batches)
 
     def _enough(self, done: int) -> bool:
-        """Asked between two events, maybe from a thread."""
-        return bool(self._signals) or self._due(done) or self._stale
+        """Asked between two events, maybe from a thread, maybe long after the lease was let go."""
+        self._called_at, self._call_done = self._clock.monotonic(), done
+        ending = bool(self._signals) or self.life.ending is not None
+        return ending or self._due(done) or self._stale
 
     # The store
 

@@ -1,0 +1,56 @@
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from leasehold.processor.threads import Threads
+
+
+def test_calls_run_in_other_threads_and_give_back_what_came_of_them():
+    threads = Threads("t")
+    here = threading.get_ident()
+    assert threads.submit(threading.get_ident).result() != here
+    assert threads.submit(pow, 2, exp=3).result() == 8
+    with pytest.raises(ZeroDivisionError):
+        threads.submit(lambda: 1 / 0).result()
+    with pytest.raises(SystemExit):
+        threads.submit(sys.exit, 3).result()
+
+
+def test_however_many_calls_wait_another_one_runs():
+    threads, go = Threads("t"), threading.Event()
+    waiting = [threads.submit(go.wait) for _ in range(200)]
+    assert threads.submit(lambda: "ran").result(timeout=30) == "ran"
+    go.set()
+    assert all(each.result(timeout=30) for each in waiting)
+
+
+def test_a_thread_is_used_again():
+    threads = Threads("t")
+    names = {threads.submit(lambda: threading.current_thread().name).result() for _ in range(20)}
+    assert len(names) < 20
+
+
+def test_after_the_end_threads_end_and_nothing_new_is_taken():
+    threads = Threads("over")
+    threads.submit(int).result()
+    threads.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        threads.submit(int)
+    for thread in threading.enumerate():
+        if thread.name.startswith("over-"):
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_a_call_that_never_comes_back_does_not_keep_the_process_from_ending():
+    script = (
+        "import threading\n"
+        "from leasehold.processor.threads import Threads\n"
+        "threads = Threads('t')\n"
+        "threads.submit(threading.Event().wait)\n"
+        "threads.shutdown()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], timeout=120, check=False)
+    assert done.returncode == 0
