@@ -11,7 +11,7 @@ import pytest
 
 from leasehold.core.event import EventData
 from leasehold.errors import BadInput, FeedUnavailable, NewerVersion
-from leasehold.feeds import hub_connections
+from leasehold.feeds import hub_file, sqlite_file
 from leasehold.feeds.hub import Hub
 
 
@@ -128,14 +128,14 @@ def test_a_damaged_batch_is_reported_with_its_sequences(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_nothing_of_the_send_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = hub_connections.Connections._connect
+    connect = sqlite_file.Connections._connect
 
-    def with_little_room(self: hub_connections.Connections) -> sqlite3.Connection:
+    def with_little_room(self: sqlite_file.Connections) -> sqlite3.Connection:
         db = connect(self)
         db.execute("PRAGMA max_page_count=100")
         return db
 
-    monkeypatch.setattr(hub_connections.Connections, "_connect", with_little_room)
+    monkeypatch.setattr(sqlite_file.Connections, "_connect", with_little_room)
     hub = make(tmp_path / "h.db")
     sent = _fill(hub)
     assert 0 < sent < 200
@@ -150,7 +150,7 @@ def test_a_send_that_fails_half_way_leaves_nothing(
 ) -> None:
     with make(tmp_path / "h.db") as hub:
         with monkeypatch.context() as patch:
-            patch.setitem(hub_connections.SQL, "move_end", "UPDATE nothing SET a = ?, b = ?")
+            patch.setitem(hub_file.SQL, "move_end", "UPDATE nothing SET a = ?, b = ?")
             with pytest.raises(sqlite3.OperationalError):
                 hub.send_columns(["a", "b"], [b"1", b"2"])
         assert hub.read_arrow(0, 0).num_rows == 0
@@ -200,7 +200,7 @@ def test_a_file_that_cannot_grow_keeps_every_send_that_returned_and_no_other(
 def test_a_busy_file_is_waited_for_and_then_said_to_be_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_connections, "BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.2)
     with make(tmp_path / "h.db") as hub, sqlite3.connect(hub.path, isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(FeedUnavailable, match="kept busy by another process"):

@@ -75,7 +75,7 @@ def test_a_send_that_returned_survives_a_kill_and_a_torn_one_never_shows(hub: Hu
 KILLED_INSIDE = """
 import os, sys
 from leasehold.feeds.hub import Hub
-from leasehold.feeds.hub_connections import Connections
+from leasehold.feeds.sqlite_file import Connections
 connect = Connections._connect
 def with_trap(self):
     db = connect(self)

@@ -6,16 +6,14 @@ gaps within a partition. A send that returned survives the death of the process.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -35,6 +33,7 @@ from leasehold.feeds.hub_properties import (
 )
 from leasehold.feeds.hub_reader import READ_BYTES_MAX, HubReader
 from leasehold.feeds.hub_writer import HubWriter
+from leasehold.feeds.sqlite_file import Threads
 from leasehold.ports import Batch
 
 PARTITIONS_MAX = 10_000
@@ -42,7 +41,6 @@ BATCH_BYTES_MAX = 1 << 20
 READ_EVENTS_MAX = 10_000
 _BATCH_BYTES_LIMIT = 1 << 28
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
-_Result = TypeVar("_Result")
 
 
 class Hub:
@@ -69,7 +67,7 @@ class Hub:
         self._reader = HubReader(self._file)
         self._writer = HubWriter(self._file, settings.batch_bytes_max, wall)
         self._options = (fsync, wall)
-        self._threads: tuple[int, ThreadPoolExecutor] | None = None
+        self._threads = Threads(f"hub-{self.name}")
 
     @classmethod
     def create(
@@ -239,26 +237,25 @@ class Hub:
         return removed
 
     async def partitions(self) -> Sequence[Partition]:
-        return [Partition(id=number) for number in await self._in_thread(self.partition_ids)]
+        return [Partition(id=number) for number in await self._threads.run(self.partition_ids)]
 
     async def locate(self, partition: str, start: Any) -> Checkpoint:
-        return await self._in_thread(self.position_of, partition, start)
+        return await self._threads.run(self.position_of, partition, start)
 
     async def read(self, partition: str, position: Checkpoint, max_events: int) -> Batch:
-        return await self._in_thread(self.read_batch, partition, position, max_events)
+        return await self._threads.run(self.read_batch, partition, position, max_events)
 
     async def extents(self) -> Sequence[Extent]:
-        return await self._in_thread(self.kept)
+        return await self._threads.run(self.kept)
 
     async def event_times(
         self, positions: Mapping[str, Checkpoint]
     ) -> Mapping[str, float | PositionGone]:
-        return await self._in_thread(self.times_at, positions)
+        return await self._threads.run(self.times_at, positions)
 
     def close(self) -> None:
         """Events are safe without it; it frees the file and the threads."""
-        if self._threads and self._threads[0] == os.getpid():
-            self._threads[1].shutdown(wait=True)
+        self._threads.close()
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -273,13 +270,6 @@ class Hub:
 
     def __repr__(self) -> str:
         return f"Hub({self.namespace}/{self.name} at {self.path})"
-
-    async def _in_thread(self, call: Callable[..., _Result], *arguments: Any) -> _Result:
-        # Not the loop's default threads: handlers may be occupying all of those.
-        if self._threads is None or self._threads[0] != os.getpid():
-            self._threads = os.getpid(), ThreadPoolExecutor(4, f"hub-{self.name}")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads[1], call, *arguments)
 
     def _number(self, partition: str | int) -> int:
         return self._reader.number(partition)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from leasehold.feeds.hub_batches import Frame, Row
-from leasehold.feeds.hub_connections import SQL, Connections, create_file
+from leasehold.feeds.sqlite_file import Connections, Kind, create_file, load_queries
 
+SQL = load_queries("hub.sql")
+HUB = Kind(noun="hub", application_id=0x4C484842, format=1, queries=SQL)
 TRIM_ROWS = 256
 """Removed per transaction, so that trimming never keeps producers waiting for long."""
 
@@ -66,7 +68,7 @@ class Removed(NamedTuple):
 class HubFile:
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
         self.path = path
-        self._connections = Connections(path, fsync=fsync)
+        self._connections = Connections(path, HUB, fsync=fsync)
         self._reading = self._connections.reading
         self._writing = self._connections.writing
         self.close = self._connections.close
@@ -81,7 +83,7 @@ class HubFile:
             db.execute(SQL["add_hub"], settings._asdict() | {"first_offset": first_offset})
             _add_partitions(db, settings.partitions)
 
-        create_file(path, fill)
+        create_file(path, HUB, fill)
 
     def settings(self) -> Settings:
         with self._reading() as db:
