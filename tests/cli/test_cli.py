@@ -3,24 +3,12 @@ import subprocess
 import sys
 
 import pytest
-
-
-def leasehold(*words, ok=True):
-    done = subprocess.run(
-        [sys.executable, "-c", "from leasehold.cli import main; main()", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode == 0) is ok, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+from command_line import leasehold
 
 
 def test_help_names_every_command():
     text = leasehold("--help").stdout
-    for command in ("demo", "leases", "sim", "bench"):
+    for command in ("demo", "hub", "leases", "lag", "rewind", "sim", "bench"):
         assert command in text
         assert "--help" in leasehold(command, "--help").stdout
 

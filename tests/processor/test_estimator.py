@@ -238,6 +238,21 @@ def test_a_partition_with_work_that_does_not_advance_is_named_as_stuck(world):
     assert world.estimator.lag().stuck == ()
 
 
+def test_a_partition_that_stopped_lately_is_stuck_although_it_went_well_before(world):
+    world.start()
+    world.take("0")
+    world.send("0", 100)
+    estimator = world.watch(stuck_after_s=10, rate_over_s=1000)
+    for _ in range(20):
+        assert estimator.lag().stuck == ()
+        world.process("0", 1)
+        world.clock.now += 3
+    assert estimator.lag().stuck == ()
+    world.clock.now += 11
+    assert estimator.lag().stuck == ("0",)
+    estimator.close()
+
+
 def test_a_partition_without_work_is_not_stuck_however_long(world):
     world.start()
     for _ in range(5):

@@ -8,21 +8,19 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
 
-from rich.console import Console
 from rich.table import Table
 from typer import Option
 
+from leasehold.cli.options import AsJson, StoreUrl, console
 from leasehold.core.model import Group, Ownership, Snapshot
 from leasehold.ports import LeaseStore
 from leasehold.stores import open_store
 
-console = Console()
-
 
 def leases(
-    store: Annotated[str, Option(help="The lease store's URL, such as sqlite:///data/leases.db")],
+    store: StoreUrl,
     group: Annotated[str | None, Option(help="Only this group.")] = None,
-    as_json: Annotated[bool, Option("--json", help="One JSON document instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List who owns each partition, when it was last renewed, and its checkpoint."""
     looks = asyncio.run(_looks(open_store(store), group))

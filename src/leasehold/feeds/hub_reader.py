@@ -18,7 +18,10 @@ from leasehold.feeds.hub_file import HubFile, Place, State
 READ_BYTES_MAX = 64 << 20
 NO_TOKEN = ("", "-1")
 Gone = Literal["retention", "beyond end", "other feed"]
-NO_EVENTS = pa.RecordBatch.from_pylist([], schema=EVENT_SCHEMA)
+# Not from a list: that would import pandas, where it is installed.
+NO_EVENTS = pa.RecordBatch.from_arrays(
+    [pa.nulls(0, field.type) for field in EVENT_SCHEMA], schema=EVENT_SCHEMA
+)
 
 
 class HubReader:

@@ -1,0 +1,156 @@
+"""Sending a group back to an older position, or ahead: an operator's deed (SPEC E16).
+
+``plan`` only looks, so that the operator can see what would happen; ``carry_out`` does it.
+Checkpoints never go back otherwise, so an owner must be gone, or is fenced off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from leasehold.core.lag import Extent
+from leasehold.core.model import Checkpoint, Group, Lease
+from leasehold.errors import BadInput, PositionGone
+from leasehold.ports import Feed, LeaseStore
+
+TRIES = 8
+"""An owner that is to be fenced off may renew between our look and our write, but not each time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    lease: Lease
+    to: Checkpoint
+    extent: Extent
+
+    @property
+    def partition(self) -> str:
+        return self.lease.partition
+
+    @property
+    def again(self) -> int:
+        """Events before the old position that will be delivered (again)."""
+        old = min(self.lease.checkpoint.next_sequence, self.extent.end)
+        return max(0, old - max(self.to.next_sequence, self.extent.first))
+
+    @property
+    def skipped(self) -> int:
+        """Events that will not be delivered, although they were not processed."""
+        old = max(self.lease.checkpoint.next_sequence, self.extent.first)
+        return max(0, min(self.to.next_sequence, self.extent.end) - old)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    done: tuple[str, ...]
+    """Partitions that are now where they should be."""
+    refused: Mapping[str, str]
+    """By partition, why it was left as it is."""
+
+
+async def plan(
+    feed: Feed,
+    store: LeaseStore,
+    group: Group,
+    to: Any,
+    partitions: Iterable[str] | None = None,
+) -> tuple[Move, ...]:
+    """What a rewind would do, for these partitions or all; what is there already is left out.
+
+    Refuses as a whole if the start does not exist in one of them.
+    """
+    leases = {lease.partition: lease for lease in (await store.snapshot(group)).leases}
+    extents = {extent.partition: extent for extent in await feed.extents()}
+    moves, gone = [], []
+    for partition in await _chosen(store, group, leases, extents, partitions):
+        try:
+            position = await feed.locate(partition, to)
+        except PositionGone as error:
+            gone.append(str(error))
+            continue
+        if position != leases[partition].checkpoint:
+            move = Move(lease=leases[partition], to=position, extent=extents[partition])
+            moves.append(move)
+    if gone:
+        raise BadInput(
+            "\n".join(gone) + "\nNothing was changed. Choose a start that all of them have, such "
+            "as earliest or a time, or name partitions."
+        )
+    return tuple(moves)
+
+
+def owners(moves: Iterable[Move]) -> dict[str, list[str]]:
+    """The live owners that stand in the way, with their partitions."""
+    found: dict[str, list[str]] = {}
+    for move in moves:
+        if move.lease.owner is not None and move.lease.live:
+            found.setdefault(move.lease.owner, []).append(move.partition)
+    return found
+
+
+async def carry_out(store: LeaseStore, moves: Sequence[Move], *, fence: bool = False) -> Outcome:
+    """Do what was planned. Without ``fence``, refuses as a whole while an owner is alive."""
+    if not moves:
+        return Outcome(done=(), refused={})
+    if not fence and (alive := owners(moves)):
+        raise BadInput(f"{alive_text(alive)}. Stop them first, or rewind with fence=True")
+    pending = {move.partition: move for move in moves}
+    refused: dict[str, str] = {}
+    done: list[str] = []
+    for _ in range(TRIES):
+        snapshot = await store.snapshot(moves[0].lease.group)
+        seen = {lease.partition: lease for lease in snapshot.leases if lease.partition in pending}
+        for partition in tuple(pending):
+            lease = seen.get(partition)
+            if lease is None:
+                refused[partition] = "its lease is gone: it was split meanwhile"
+            elif lease.live and not fence:
+                refused[partition] = f"{lease.owner} took it meanwhile"
+                del seen[partition]
+            if partition in refused:
+                del pending[partition]
+        wanted = [replace(lease, checkpoint=pending[p].to) for p, lease in seen.items()]
+        for lease in await store.rewind(wanted) if wanted else ():
+            done.append(lease.partition)
+            del pending[lease.partition]
+        if not pending:
+            break
+    refused |= dict.fromkeys(pending, f"it changed under each of {TRIES} tries: try again")
+    return Outcome(done=tuple(done), refused=refused)
+
+
+async def _chosen(
+    store: LeaseStore,
+    group: Group,
+    leases: Mapping[str, Lease],
+    extents: Mapping[str, Extent],
+    partitions: Iterable[str] | None,
+) -> list[str]:
+    if not leases:
+        raise BadInput(await nobody(store, group))
+    if partitions is None:
+        return [partition for partition in extents if partition in leases]
+    chosen = list(dict.fromkeys(partitions))
+    for partition in chosen:
+        if partition not in extents:
+            raise BadInput(f"partition {partition!r} is unknown: there are {', '.join(extents)}")
+        if partition not in leases:
+            raise BadInput(
+                f"partition {partition} has no lease yet: its first owner will begin at its own "
+                "start setting"
+            )
+    return chosen
+
+
+async def nobody(store: LeaseStore, group: Group) -> str:
+    """A group without leases is most often a slip of the pen, so say which there are."""
+    others = [str(other) for other in await store.groups()]
+    known = f"has these groups: {', '.join(others)}" if others else "has no groups"
+    return f"{group} has no leases in this store, so it never ran; the store {known}"
+
+
+def alive_text(alive: Mapping[str, Sequence[str]]) -> str:
+    who = (f"{owner} (partition {', '.join(held)})" for owner, held in sorted(alive.items()))
+    return f"owners are alive: {'; '.join(who)}"
