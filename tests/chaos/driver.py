@@ -37,6 +37,8 @@ CHECKPOINTS: tuple[Mapping[str, float], ...] = (
     {"events": 40, "seconds": 1.0},
     {"seconds": 0.7},
 )
+WORK_S = ((0.0, 0.04), (0.1, 0.6))
+"""Quick ones, and ones slow enough to be caught in the middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,6 @@ class Script:
     """For every ``Processor``."""
     pause_s: tuple[float, float] = (3.0, 5.0)
     between_s: tuple[float, float] = (0.3, 1.3)
-    work_s: tuple[float, float] = (0.0, 0.04)
     events_per_s: float = 800.0
 
 
@@ -177,7 +178,7 @@ class Chaos:
             "group": GROUP.name,
             "instance": name,
             "log": str(log),
-            "work_s": self._script.work_s,
+            "work_s": chance.choice(WORK_S),
             "seed": chance.randrange(1 << 32),
             "handler": chance.choice(HANDLERS),
             "checkpoint": chance.choice(CHECKPOINTS),

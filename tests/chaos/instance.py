@@ -73,12 +73,12 @@ class Recorder:
 
     def event_plain(self, event: Any, context: Any) -> None:
         began = time.monotonic()
-        time.sleep(self._chance.uniform(*self._work_s) / 20)
+        time.sleep(self._chance.uniform(*self._work_s) / 100)
         self._handled([event], context, began)
 
     async def event_async(self, event: Any, context: Any) -> None:
         began = time.monotonic()
-        await asyncio.sleep(self._chance.uniform(*self._work_s) / 20)
+        await asyncio.sleep(self._chance.uniform(*self._work_s) / 100)
         self._handled([event], context, began)
 
     def _handled(self, events: Sequence[Any], context: Any, began: float) -> None:

@@ -197,8 +197,8 @@ def _at_once(before: Tenure, after: Tenure) -> bool:
 def _checkpoints(
     partition: str, tenures: Sequence[Tenure], samples: Sequence[Sample], end: int
 ) -> Iterator[str]:
-    """They only go forward, never ahead of the handlers, and in the end everything is behind them
-    and nobody holds anything."""
+    """They only go forward, never ahead of the handlers, and only by the hand of the epoch's owner;
+    in the end everything is behind them and nobody holds anything."""
     where = f"partition {partition}"
     for before, after in pairwise(samples):
         if after.next_sequence < before.next_sequence:
@@ -206,12 +206,23 @@ def _checkpoints(
         if after.epoch < before.epoch:
             yield f"{where}: epoch from {before.epoch} back to {after.epoch}"
     done_by = _done_by(tenures, end)
+    by_epoch = {tenure.epoch: tenure for tenure in tenures}
     for sample in samples:
         if sample.next_sequence > end or done_by[sample.next_sequence] > sample.at:
             yield f"{where}: checkpoint {sample.next_sequence} before these events were handled"
+        elif sample.epoch in by_epoch and not _may_have_written(by_epoch[sample.epoch], sample):
+            yield f"{where}: checkpoint {sample.next_sequence} by another epoch than {sample.epoch}"
     last = samples[-1] if samples else None
     if last is None or last.next_sequence != end or last.owner is not None:
         yield f"{where}: ends with {last}, {end} events"
+
+
+def _may_have_written(owner: Tenure, sample: Sample) -> bool:
+    """Whether the owner found or reached that checkpoint. One that handled nothing may have found
+    anything."""
+    done = [batch.sequences[-1] for batch in owner.batches if batch.ended <= sample.at]
+    reached = done[-1] + 1 if done else 0
+    return not owner.batches or sample.next_sequence <= max(reached, owner.sequences[0])
 
 
 def _done_by(tenures: Sequence[Tenure], end: int) -> list[float]:

@@ -167,6 +167,18 @@ def test_a_checkpoint_ahead_of_the_handlers_is_noticed() -> None:
     assert "checkpoint 7 before" in problems_of(good(), sample(5, 7))
 
 
+def test_a_checkpoint_by_a_zombie_is_noticed() -> None:
+    zombie = Life(instance="i", pauses=[(0.2, 2.5)])
+    tenures = [
+        tenure(1, batch(0, 1, 2, 3, took=2.6), life=zombie, reason="lost"),
+        tenure(2, batch(0, 1, began=2), batch(2, 3, 4, 5, began=4), reason="shutdown"),
+    ]
+    found = sample(1.9, 0, epoch=2)
+    assert problems_of(tenures, found, sample(2.7, 2, epoch=2), sample(4.9, 4, epoch=2)) == ""
+    problems = problems_of(tenures, found, sample(2.7, 4, epoch=2))
+    assert "checkpoint 4 by another epoch than 2" in problems
+
+
 @pytest.mark.parametrize("end", [replace(END, next_sequence=5), replace(END, owner="i2")])
 def test_a_lease_left_behind_or_behind_its_feed_at_the_end_is_noticed(end: Sample) -> None:
     assert "ends with" in "; ".join(judge(HELD, good(), [end]).problems)
