@@ -98,8 +98,8 @@ def shapes():
         "keyword with a default": keyword,
         "partial": functools.partial(note),
         "async partial": functools.partial(note_async),
-        "lambda": lambda event: note(event),
-        "lambda around async": lambda event: note_async(event),
+        "lambda": lambda event: note(event),  # noqa: PLW0108
+        "lambda around async": lambda event: note_async(event),  # noqa: PLW0108
         "lambda with a default": lambda event, out=seen: out.append(event.sequence),
     }
 
