@@ -15,7 +15,9 @@ from leasehold.errors import (
     StoreUnavailable,
 )
 from leasehold.feeds.hub import Hub
+from leasehold.processor.estimator import Estimate, Estimator
 from leasehold.processor.handlers import Context
+from leasehold.processor.metrics import LagMetrics, Registry, serve_metrics
 from leasehold.processor.processor import Processor
 from leasehold.stores import open_store
 
@@ -23,6 +25,8 @@ __all__ = [
     "BadInput",
     "Checkpoint",
     "Context",
+    "Estimate",
+    "Estimator",
     "Event",
     "EventData",
     "FeedUnavailable",
@@ -30,6 +34,7 @@ __all__ = [
     "HandlerHung",
     "Hub",
     "InstanceReplaced",
+    "LagMetrics",
     "Lease",
     "LeaseLost",
     "LeaseholdError",
@@ -38,10 +43,12 @@ __all__ = [
     "Partition",
     "PositionGone",
     "Processor",
+    "Registry",
     "Retry",
     "Snapshot",
     "StoreUnavailable",
     "every",
     "manual",
     "open_store",
+    "serve_metrics",
 ]

@@ -2,6 +2,8 @@ import re
 import sys
 import threading
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Group
 from leasehold.errors import BadInput
-from leasehold.processor.metrics import Metrics, Registry, serve_metrics
+from leasehold.processor.metrics import LagMetrics, Metrics, Registry, serve_metrics
 from leasehold.stores.memory import MemoryStore
 
 GROUP = Group(namespace="homes.local", feed="sensors", name="alerts")
@@ -119,6 +121,25 @@ def test_a_lag_of_unknown_age_is_left_out_rather_than_zero(metrics):
     assert value(metrics, "leasehold_lag_seconds") is None
 
 
+def test_a_watcher_shows_the_lag_of_every_partition_and_of_no_other():
+    def estimate(**lags):
+        return SimpleNamespace(
+            partitions=[
+                SimpleNamespace(partition=p, lag_events=events, lag_s=None)
+                for p, events in lags.items()
+            ]
+        )
+
+    registry = Registry()
+    watcher = LagMetrics(GROUP, registry)
+    watcher.show(estimate(a=3, b=4))
+    watcher.show(estimate(b=5, c=6))
+    found = {
+        dict(labels)["partition"]: value for (_, labels), value in parse(registry.render()).items()
+    }
+    assert found == {"b": 5, "c": 6}
+
+
 def test_requests_are_read_when_asked_for_and_a_shared_store_counts_once():
     store, registry, feed = MemoryStore(), Registry(), Counting()
     first = Metrics(GROUP, "a", registry)
@@ -168,6 +189,13 @@ def test_every_family_is_explained_before_its_series(metrics):
     assert len(kinds) == 10
     for name, kind in kinds.items():
         assert name.endswith("_total") == (kind == "counter")
+
+
+def test_the_docs_have_every_name_with_its_kind(metrics):
+    page = (Path(__file__).parents[2] / "docs/how-to/observe.md").read_text()
+    kinds = re.findall(r"^# TYPE (\w+) (\w+)$", metrics.render(), re.M)
+    told = re.findall(r"^\| `(leasehold_\w+)` \| (\w+) \|", page, re.M)
+    assert sorted(told) == sorted(kinds)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text('\\"n\n,}{= '))

@@ -9,9 +9,10 @@ from enum import Enum
 
 from leasehold.core.model import Group
 from leasehold.ports import LeaseStore
+from leasehold.processor.estimator import Estimate
 from leasehold.processor.prometheus import MetricsServer, Registry, serve_metrics
 
-__all__ = ["Metrics", "MetricsServer", "Registry", "serve_metrics"]
+__all__ = ["LagMetrics", "Metrics", "MetricsServer", "Registry", "serve_metrics"]
 
 GROUP = ("namespace", "feed", "group")
 # Not "instance": Prometheus gives every target a label of that name, and would rename ours.
@@ -19,11 +20,46 @@ MEMBER = (*GROUP, "member")
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60)
 
 
+class LagMetrics:
+    """A group's lag. By itself for a process that watches a group and is no member of it."""
+
+    def __init__(self, group: Group, registry: Registry) -> None:
+        self._group = (group.namespace, group.feed, group.name)
+        self._known: set[str] = set()
+        each = (*GROUP, "partition")
+        self._events = registry.gauge(
+            "leasehold_lag_events", "Events between checkpoint and end.", each
+        )
+        self._seconds = registry.gauge(
+            "leasehold_lag_seconds", "Age of the oldest unprocessed event.", each
+        )
+
+    def set(self, partition: str, events: int, seconds: float | None) -> None:
+        """``None``: the age is not known, which is not the same as 0."""
+        self._known.add(partition)
+        self._events.set((*self._group, partition), events)
+        if seconds is None:
+            self._seconds.drop((*self._group, partition))
+        else:
+            self._seconds.set((*self._group, partition), seconds)
+
+    def forget(self, partition: str) -> None:
+        self._known.discard(partition)
+        self._events.drop((*self._group, partition))
+        self._seconds.drop((*self._group, partition))
+
+    def show(self, estimate: Estimate) -> None:
+        """All partitions of the group, and no others, owned or not."""
+        for partition in self._known - {each.partition for each in estimate.partitions}:
+            self.forget(partition)
+        for each in estimate.partitions:
+            self.set(each.partition, each.lag_events, each.lag_s)
+
+
 class Metrics:
     def __init__(self, group: Group, instance: str, registry: Registry | None = None) -> None:
         self.registry = registry = registry or Registry()
-        self._group = (group.namespace, group.feed, group.name)
-        self._member = (*self._group, instance)
+        self._member = (group.namespace, group.feed, group.name, instance)
         self._open: set[str] = set()
         each = (*MEMBER, "partition")
         self._owned = registry.gauge(
@@ -46,13 +82,7 @@ class Metrics:
             "Leases that this member took or gave up, by reason.",
             (*MEMBER, "reason"),
         )
-        per_partition = (*GROUP, "partition")
-        self._lag_events = registry.gauge(
-            "leasehold_lag_events", "Events between checkpoint and end.", per_partition
-        )
-        self._lag_seconds = registry.gauge(
-            "leasehold_lag_seconds", "Age of the oldest unprocessed event.", per_partition
-        )
+        self._lag = LagMetrics(group, registry)
         self._store_requests = registry.counts(
             "leasehold_store_requests_total", "Requests of this process to lease stores.", "verb"
         )
@@ -74,7 +104,7 @@ class Metrics:
         """Work on a partition has ended; its lag is another member's to tell."""
         self._open.discard(partition)
         self._owned.set(self._member, len(self._open))
-        self.forget_lag(partition)
+        self._lag.forget(partition)
         self.moved(partition, reason)
 
     def handled(self, partition: str, events: int, seconds: float) -> None:
@@ -94,16 +124,8 @@ class Metrics:
         self._moves.add((*self._member, text))
 
     def lag(self, partition: str, events: int, seconds: float | None = None) -> None:
-        """``None``: the age is not known, which is not the same as 0."""
-        self._lag_events.set((*self._group, partition), events)
-        if seconds is None:
-            self._lag_seconds.drop((*self._group, partition))
-        else:
-            self._lag_seconds.set((*self._group, partition), seconds)
-
-    def forget_lag(self, partition: str) -> None:
-        self._lag_events.drop((*self._group, partition))
-        self._lag_seconds.drop((*self._group, partition))
+        """How far behind a partition of this member is."""
+        self._lag.set(partition, events, seconds)
 
     def watch(self, *, store: LeaseStore | None = None, feed: object = None) -> None:
         """Count the requests of a store, and of a feed if it counts them."""
