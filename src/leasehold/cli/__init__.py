@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 
 from rich.console import Console
+from rich.markup import escape
 from typer import Typer
 
+from leasehold.cli import hub
 from leasehold.cli.bench import bench
 from leasehold.cli.demo import demo
+from leasehold.cli.lag import lag
 from leasehold.cli.leases import leases
+from leasehold.cli.rewind import rewind
 from leasehold.cli.sim import sim
 from leasehold.errors import LeaseholdError
 
@@ -21,7 +25,8 @@ app = Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (demo, leases, sim, bench):
+app.add_typer(hub.app, name="hub")
+for command in (demo, leases, lag, rewind, sim, bench):
     app.command()(command)
 
 
@@ -30,7 +35,9 @@ def main() -> None:
     try:
         app()
     except LeaseholdError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(
+            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        )
         sys.exit(2)
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped")
