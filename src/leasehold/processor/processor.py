@@ -7,8 +7,9 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -19,7 +20,7 @@ from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Lease
 from leasehold.core.policy import Every, every
 from leasehold.core.retry import Retry
-from leasehold.errors import BadInput, HandlerHung
+from leasehold.errors import BadInput, HandlerHung, PositionGone
 from leasehold.ports import Clock, DeadLetter, DeadLetters, Feed, LeaseStore, error_text
 from leasehold.processor.handlers import Context, Handlers, Outcome, Quit, Stop
 from leasehold.processor.host import Host, Settings
@@ -241,7 +242,8 @@ class Processor:
         self._host.stop()
 
     async def _stop_when_drained(self) -> None:
-        """Looks at what is in hand here often, and at the store as often as upkeep does."""
+        """Looks at what is in hand here often, and at the store about as often as upkeep does."""
+        pause_s = min(self._host.settings.hurry_s, 1.0)
         ends: Mapping[str, int] | None = None
         stored: dict[str, float] = {}
         look_at = self._clock.monotonic()
@@ -250,22 +252,33 @@ class Processor:
                 if ends is None:
                     ends = {each.partition: each.end for each in await self._feed.extents()}
                 if self._clock.monotonic() >= look_at:
-                    look = await self._store.snapshot(self.group)
-                    stored = {each.partition: each.checkpoint.next_sequence for each in look.leases}
-                    stored |= dict.fromkeys(look.replaced, float("inf"))
-                    look_at = self._clock.monotonic() + min(self._host.settings.hurry_s, 1.0)
-                at = stored | self._positions()
+                    stored = await self._stored(ends)
+                    look_at = self._clock.monotonic() + pause_s
+                at = stored | self._in_hand()
                 if all(partition in at and at[partition] >= end for partition, end in ends.items()):
                     self._host.stop()
                     return
             except Exception as error:
                 self._report("looking whether all is done", error)
-                await self._clock.sleep(min(self._host.settings.hurry_s, 1.0))
+                await self._clock.sleep(pause_s)
             await self._clock.sleep(DRAINED_CHECK_S)
 
-    def _positions(self) -> dict[str, float]:
-        pumps = self._host.workers.items()
-        return {p: pump.position.next_sequence for p, pump in pumps if isinstance(pump, Pump)}
+    async def _stored(self, partitions: Collection[str]) -> dict[str, float]:
+        """Where the group is, as far as those are positions of this feed: it may be made anew."""
+        look = await self._store.snapshot(self.group)
+        positions = {x.partition: x.checkpoint for x in look.leases if x.partition in partitions}
+        times = await self._feed.event_times(positions)
+        at = {
+            partition: float(position.next_sequence)
+            for partition, position in positions.items()
+            if not isinstance(times.get(partition), PositionGone)
+        }
+        return at | dict.fromkeys(look.replaced, inf)
+
+    def _in_hand(self) -> dict[str, float]:
+        pumps = [pump for pump in self._host.workers.values() if isinstance(pump, Pump)]
+        found = {pump.hold.lease.partition: pump.position for pump in pumps}
+        return {p: position.next_sequence for p, position in found.items() if position is not None}
 
 
 class _Work:

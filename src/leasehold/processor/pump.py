@@ -113,6 +113,7 @@ class Pump:
         self._chance, self._save_when_idle = chance, save_when_idle
         self._position = hold.lease.checkpoint
         self._batch = Batch(next=self._position)
+        self._has_read = False
         self._done = 0
         """Events of the batch that are finished."""
         self._ahead: asyncio.Task[Batch] | None = None
@@ -160,9 +161,9 @@ class Pump:
         return self.life.ending or Reason.SHUTDOWN
 
     @property
-    def position(self) -> Checkpoint:
-        """Everything before it is handled."""
-        return self._position
+    def position(self) -> Checkpoint | None:
+        """Everything before it is handled. None until the feed was read: it may be made anew."""
+        return self._position if self._has_read else None
 
     async def save(self, position: Checkpoint) -> bool:
         """The user's own checkpoint. False: the lease is somebody else's."""
@@ -202,6 +203,7 @@ class Pump:
             return Read()
         try:
             self._batch, self._done = await self._fetch(), 0
+            self._has_read = True
         except PositionGone as gone:
             return await self._without(gone)
         if len(self._batch.events):
