@@ -152,5 +152,8 @@ async def nobody(store: LeaseStore, group: Group) -> str:
 
 
 def alive_text(alive: Mapping[str, Sequence[str]]) -> str:
-    who = (f"{owner} (partition {', '.join(held)})" for owner, held in sorted(alive.items()))
-    return f"owners are alive: {'; '.join(who)}"
+    who = "; ".join(
+        f"{owner} (partition{'s' * (len(held) > 1)} {', '.join(held)})"
+        for owner, held in sorted(alive.items())
+    )
+    return f"owners are alive: {who}"
