@@ -338,6 +338,44 @@ def test_a_handler_that_hangs_does_not_keep_an_instance_from_stopping_for_ever()
     run_virtual(main())
 
 
+def test_an_orderly_stop_needs_no_feed():
+    async def main():
+        world = World(settings=Settings(drain_timeout_s=60))
+        host = world.start("a")
+        await asyncio.sleep(5)
+
+        async def gone():
+            raise BadInput("the hub was removed while it was open")
+
+        world.feed.partitions = gone
+        began = world.clock.monotonic()
+        await world.stop(host)
+        assert world.clock.monotonic() - began < INTERVAL_S
+        assert set(world.owners().values()) == {None}
+
+    run_virtual(main())
+
+
+def test_while_the_store_is_down_an_orderly_stop_begins_nothing_more():
+    async def main():
+        world = World(partitions=1)
+        faults = Faults()
+        host = world.start(
+            "a", store=FaultyStore(world.store, faults, random.Random(0), world.clock)
+        )
+        await asyncio.sleep(5)
+        faults.outage = True
+        host.stop()
+        await asyncio.sleep(1)
+        world.feed.append("00", 5)
+        faults.outage = False
+        await world.tasks[host]
+        assert world.handled == []
+        assert world.owners() == {"00": None}
+
+    run_virtual(main())
+
+
 def test_an_owner_that_does_not_let_go_is_overruled_and_its_checkpoint_refused():
     async def main():
         world = World(partitions=2, settings=Settings(shed_timeout_s=15))

@@ -122,6 +122,9 @@ class Host:
                         await self._leave()
                     raise
                 self._report(f"upkeep of {self.group} at {self.instance}", error)
+                if self._stopping_since is not None:  # whoever shall have them: begin nothing more
+                    for worker in self.workers.values():
+                        worker.let_go(None, Reason.SHUTDOWN)
             pause_s = began + self._stride * pause_s - self._clock.monotonic()
             await self._sleep(max(pause_s, 0.0))
         await self._leave()
