@@ -15,16 +15,19 @@ from leasehold.errors import (
     StoreUnavailable,
 )
 from leasehold.feeds.hub import Hub
+from leasehold.ports import DeadLetter, Which
 from leasehold.processor.estimator import Estimate, Estimator
 from leasehold.processor.handlers import Context
 from leasehold.processor.metrics import LagMetrics, Registry, serve_metrics
 from leasehold.processor.processor import Processor
-from leasehold.stores import open_store
+from leasehold.processor.redrive import letter_for, redrive, to_hub
+from leasehold.stores import open_dead_letters, open_store
 
 __all__ = [
     "BadInput",
     "Checkpoint",
     "Context",
+    "DeadLetter",
     "Estimate",
     "Estimator",
     "Event",
@@ -47,8 +50,13 @@ __all__ = [
     "Retry",
     "Snapshot",
     "StoreUnavailable",
+    "Which",
     "every",
+    "letter_for",
     "manual",
+    "open_dead_letters",
     "open_store",
+    "redrive",
     "serve_metrics",
+    "to_hub",
 ]

@@ -41,15 +41,27 @@ def test_every_link_to_a_file_leads_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_reference_has_every_command_and_option():
+def commands(group, name):
+    """Every command that can be run, by what is typed; sub-commands, too."""
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{name} {word}")
+        else:
+            yield f"{name} {word}", command
+
+
+COMMANDS = dict(commands(get_command(app), "leasehold"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_reference_has_every_command_and_option(name):
     reference = (ROOT / "docs/reference/cli.md").read_text()
-    for name, command in get_command(app).commands.items():
-        assert f"`leasehold {name}`" in reference
-        section = reference.split(f"`leasehold {name}`")[1].split("\n## ")[0]
-        for parameter in command.params:
-            for option in parameter.opts:
-                if option.startswith("--") and option != "--help":
-                    assert f"`{option}" in section, f"{option} of {name}"
+    assert f"# `{name}`\n" in reference
+    section = reference.split(f"# `{name}`\n")[1].split("\n#")[0]
+    for parameter in COMMANDS[name].params:
+        for option in parameter.opts:
+            if option.startswith("--") and option != "--help":
+                assert f"`{option}" in section, f"{option} of {name}"
 
 
 @pytest.mark.parametrize("kind", [Settings, Pace])

@@ -15,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.core.event import Event, EventData
-from leasehold.core.model import Checkpoint, Group, Lease
+from leasehold.core.model import Checkpoint, Group
+from leasehold.core.retry import Retry
 from leasehold.errors import BadInput, FeedUnavailable, StoreUnavailable
 from leasehold.feeds.hub import Hub
 from leasehold.ports import DeadLetter, Which
+from leasehold.processor.processor import Processor
 from leasehold.processor.redrive import (
     REDRIVEN_FROM,
     REDRIVES,
@@ -27,7 +29,7 @@ from leasehold.processor.redrive import (
     redrive,
     to_hub,
 )
-from leasehold.stores import open_dead_letters
+from leasehold.stores import open_dead_letters, open_store
 from leasehold.stores.memory_dead_letters import MemoryDeadLetters
 from leasehold.testing.check_dead_letters import any_letter
 
@@ -63,8 +65,7 @@ def test_a_letter_carries_all_of_the_event_and_of_its_origin() -> None:
         partition_key="H1",
         properties={"kind": "door"},
     )
-    lease = Lease(group=GROUP, partition="3", checkpoint=Checkpoint(next_sequence=41))
-    letter = letter_for(lease, event, ValueError("no"), 5)
+    letter = letter_for(GROUP, event, ValueError("no"), 5)
     assert letter.event == event
     assert (letter.group, letter.error, letter.attempts) == (GROUP, "ValueError: no", 5)
     assert letter.origin == "homes.local/sensors/alerts/3/41"
@@ -191,8 +192,7 @@ def test_a_hub_in_trouble_ends_the_redrive_and_the_rest_stays(trouble: Exception
 def test_a_letter_goes_back_to_the_partition_of_its_key(hub: Hub) -> None:
     (sent,) = hub.send(EventData("x", {"kind": "door"}), partition_key="H1")
     (event,) = hub.read_batch(sent.partition, Checkpoint(next_sequence=0), 1).events
-    lease = Lease(group=GROUP, partition=sent.partition, checkpoint=Checkpoint(next_sequence=0))
-    store = _filled([letter_for(lease, event, "bad", 5)])
+    store = _filled([letter_for(GROUP, event, "bad", 5)])
     asyncio.run(redrive(store, to_hub(hub)))
     _, back = hub.read_batch(sent.partition, Checkpoint(next_sequence=0), 9).events
     assert (back.body, back.partition_key) == (b"x", "H1")
@@ -208,13 +208,12 @@ def test_a_letter_without_a_key_goes_back_to_its_own_partition(hub: Hub) -> None
 
 
 def test_a_letter_that_runs_in_circles_can_be_seen(hub: Hub) -> None:
-    lease = Lease(group=GROUP, partition="2", checkpoint=Checkpoint(next_sequence=0))
     store = _filled([any_letter(GROUP, 7, partition="2")])
     for turn in range(3):
         assert asyncio.run(redrive(store, to_hub(hub))).count == 1
         event = hub.read_batch("2", Checkpoint(next_sequence=turn), 9).events[0]
         assert event.properties[REDRIVES] == turn + 1
-        asyncio.run(store.put([letter_for(lease, event, "bad again", 5)]))
+        asyncio.run(store.put([letter_for(GROUP, event, "bad again", 5)]))
     assert event.properties[REDRIVEN_FROM] == "homes.local/sensors/alerts/2/1"
     assert asyncio.run(store.count(ALL)) == {GROUP: 4}
 
@@ -244,7 +243,7 @@ DIE_BETWEEN_SEND_AND_MARK = """
 import asyncio, os, signal, sys
 from leasehold.feeds.hub import Hub
 from leasehold.processor.redrive import redrive, to_hub
-from leasehold.stores import open_dead_letters
+from leasehold.stores import open_dead_letters, open_store
 
 send = to_hub(Hub.open(sys.argv[1]))
 
@@ -285,3 +284,52 @@ def test_after_a_kill_a_letter_is_sent_twice_at_worst_and_never_lost(
     assert asyncio.run(finish()) == 3
     events = hub.read_batch("0", Checkpoint(next_sequence=0), 99).events
     assert [event.body for event in events] == [b"0", b"1", b"1", b"2", b"3"]
+
+
+def test_what_a_processor_set_aside_is_handled_after_the_handler_was_mended(
+    hub: Hub, tmp_path: Path
+) -> None:
+    letters = open_dead_letters(f"sqlite:///{tmp_path}/dead.db")
+    leases = open_store(f"sqlite:///{tmp_path}/leases.db")
+    hub.send([EventData(b"%d" % n) for n in range(20)], partition_id="1")
+    handled: list[int] = []
+    broken = {7, 8, 15}
+
+    def on_batch(events: Sequence[Event]) -> None:
+        numbers = [int(event.body) for event in events]
+        if broken & set(numbers):
+            raise ValueError("broken")
+        handled.extend(numbers)
+
+    def drain() -> None:
+        Processor(
+            hub,
+            group="alerts",
+            store=leases,
+            on_batch=on_batch,
+            retry=Retry(attempts=2, backoff_s=0.0, then="dead-letter"),
+            dead_letters=letters,
+            instance="a",
+        ).run(until_drained=True)
+
+    drain()
+    assert handled == [n for n in range(20) if n not in broken]
+    found = asyncio.run(letters.list(ALL))
+    assert [letter.sequence for letter in found] == sorted(broken)
+    assert {(letter.group, letter.partition, letter.error) for letter in found} == {
+        (GROUP, "1", "ValueError: broken")
+    }
+    broken.discard(7)
+    asyncio.run(redrive(letters, to_hub(hub)))
+    handled.clear()
+    drain()
+    assert handled == [7]
+    waiting = asyncio.run(letters.list(Which(redriven=False)))
+    assert [(int(letter.body), letter.sequence) for letter in waiting] == [(8, 21), (15, 22)]
+    assert [letter.properties[REDRIVES] for letter in waiting] == [1, 1]
+    assert asyncio.run(letters.purge(Which(redriven=True))) == 3
+    broken.clear()
+    redriven = asyncio.run(redrive(letters, lambda letter: on_batch([letter.event])))
+    assert (redriven, handled) == (Redriven(count=2), [7, 8, 15])
+    asyncio.run(letters.close())
+    asyncio.run(leases.close())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from leasehold.core.event import Event, EventData, Property
-from leasehold.core.model import Lease
+from leasehold.core.model import Group
 from leasehold.errors import BadInput, FeedUnavailable, StoreUnavailable
 from leasehold.ports import DeadLetter, DeadLetters, Which, error_text
 
@@ -41,10 +41,12 @@ class Redriven:
     failed: Sequence[tuple[DeadLetter, Exception]] = ()
 
 
-def letter_for(lease: Lease, event: Event, error: BaseException | str, attempts: int) -> DeadLetter:
-    """What to put for an event that failed for good under a lease."""
+def letter_for(
+    group: Group, event: Event, error: BaseException | str, attempts: int = 1
+) -> DeadLetter:
+    """What to put for an event that a group will not try again."""
     return DeadLetter(
-        group=lease.group,
+        group=group,
         partition=event.partition,
         sequence=event.sequence,
         token=event.offset,
