@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
-from leasehold.bench import hub, plan, requests
+from leasehold.bench import failover, hub, plan, requests
 from leasehold.bench.row import Row
 
 console = Console()
@@ -22,6 +22,7 @@ class Subject(Enum):
     PLAN = "plan"
     REQUESTS = "requests"
     HUB = "hub"
+    FAILOVER = "failover"
 
 
 def bench(
@@ -29,7 +30,7 @@ def bench(
         list[Subject] | None, Argument(help="What to measure; everything if not given.")
     ] = None,
     store: Annotated[
-        list[str] | None, Option(help="More lease stores to count requests on, by URL.")
+        list[str] | None, Option(help="More lease stores to measure on, by URL.")
     ] = None,
 ) -> None:
     """Measure Leasehold on this machine.
@@ -42,6 +43,7 @@ def bench(
             Subject.PLAN: plan.run,
             Subject.REQUESTS: lambda: requests.run(stores),
             Subject.HUB: hub.run,
+            Subject.FAILOVER: lambda: failover.run(stores[1:]),
         }
         for subject in subjects or Subject:
             _show(subject.value, runs[subject]())
