@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +40,11 @@ class Context:
     """What a handler may want to know about the partition it works on, and its checkpoint."""
 
     def __init__(
-        self, lease: Lease, instance: str, save: Callable[[Checkpoint], Awaitable[bool]]
+        self,
+        lease: Lease,
+        instance: str,
+        save: Callable[[Checkpoint], Awaitable[bool]],
+        bury: Callable[[Any, BaseException | str], Awaitable[None]] | None = None,
     ) -> None:
         self.group = lease.group
         self.partition = lease.partition
@@ -48,7 +52,7 @@ class Context:
         self.instance = instance
         self._event: Any = None
         self._events: Sequence[Any] = ()
-        self._save = save
+        self._save, self._bury = save, bury
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -59,11 +63,7 @@ class Context:
     def checkpoint(self, event: Any = None) -> None:
         """For plain handlers: everything up to this event (or the latest) is done. Returns when it
         is stored; raises ``LeaseLost`` if another instance has the partition now."""
-        if _running_loop() is self._loop:
-            raise BadInput("an async handler checkpoints with: await context.checkpoint_async()")
-        if not self._loop.is_running():
-            raise self._lost("the processor has stopped")
-        asyncio.run_coroutine_threadsafe(self.checkpoint_async(event), self._loop).result()
+        self._from_thread("checkpoint_async", self.checkpoint_async, event)
 
     async def checkpoint_async(self, event: Any = None) -> None:
         """The same for async handlers."""
@@ -77,6 +77,26 @@ class Context:
             )
         if not await self._save(Checkpoint(next_sequence=event.sequence + 1, token=event.offset)):
             raise self._lost(f"the checkpoint behind event {event.sequence} was not written")
+
+    def dead_letter(self, event: Any, error: BaseException | str) -> None:
+        """For plain handlers: put this event into the dead-letter store and go on without it.
+        Returns when it is stored there."""
+        self._from_thread("dead_letter_async", self.dead_letter_async, event, error)
+
+    async def dead_letter_async(self, event: Any, error: BaseException | str) -> None:
+        """The same for async handlers."""
+        if self._bury is None:
+            raise BadInput("there is no dead-letter store: give the processor dead_letters=")
+        await self._bury(event, error)
+
+    def _from_thread(
+        self, instead: str, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
+    ) -> None:
+        if _running_loop() is self._loop:
+            raise BadInput(f"an async handler does this with: await context.{instead}(…)")
+        if not self._loop.is_running():
+            raise self._lost("the processor has stopped")
+        asyncio.run_coroutine_threadsafe(function(*arguments), self._loop).result()
 
     def _lost(self, what: str) -> LeaseLost:
         return LeaseLost(

@@ -216,7 +216,8 @@ class Processor:
             policy=self._policy,
             save_when_idle=self._until_drained,
         )
-        work.context = Context(hold.lease, self.instance, pump.save)
+        by_hand = work.bury if self._dead_letters is not None else None
+        work.context = Context(hold.lease, self.instance, pump.save, by_hand)
         self.metrics.opened(hold.lease.partition, "orphaned" if hold.orphaned else "offered")
         return pump
 
@@ -315,7 +316,7 @@ class _Work:
         if isinstance(error, HandlerHung) and len(self._handlers.left_behind) >= HUNG_MAX:
             self.give_up(error)
 
-    async def bury(self, event: Any, error: str, attempts: int) -> None:
+    async def bury(self, event: Any, error: BaseException | str, attempts: int = 1) -> None:
         assert self._processor._dead_letters is not None
         letter = DeadLetter(
             group=self._lease.group,
