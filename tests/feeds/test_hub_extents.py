@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leasehold.core.event import EventData
@@ -37,6 +37,7 @@ def test_every_event_has_a_time_although_none_is_decoded(tmp_path: Path) -> None
 
 
 @settings(max_examples=25)
+@example([[7, 0], [0, 0, 3]])
 @given(st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=4), min_size=1, max_size=5))
 def test_every_true_position_is_known_and_one_of_another_hub_is_not(
     tmp_path_factory, sends
@@ -60,8 +61,23 @@ def test_every_true_position_is_known_and_one_of_another_hub_is_not(
         assert isinstance(anew.times_at({"0": end})["0"], PositionGone)
 
 
-def test_a_token_that_is_no_offset_is_of_another_feed(hub: Hub) -> None:
+def test_a_position_that_is_not_there_has_a_reason_instead_of_a_time(hub: Hub) -> None:
+    hub.send([EventData(b"x" * 9)] * 3, partition_id=1)
     hub.send(EventData(b"x"), partition_id=1)
-    gone = hub.times_at({"1": Checkpoint(next_sequence=0, token="abc")})["1"]
+    token = int(hub.position_of(1, "earliest").token)
+    reasons = {
+        Checkpoint(next_sequence=5): "beyond end",
+        Checkpoint(next_sequence=0, token="abc"): "other feed",
+        Checkpoint(next_sequence=0, token=str(token + 1)): "other feed",
+        Checkpoint(next_sequence=2, token=str(token + 1)): "other feed",
+        Checkpoint(next_sequence=2, token=str(token + 30)): "other feed",
+        Checkpoint(next_sequence=4, token=str(token)): "other feed",
+    }
+    for position, reason in reasons.items():
+        gone = hub.times_at({"1": position})["1"]
+        assert isinstance(gone, PositionGone)
+        assert (gone.reason, gone.partition, gone.position) == (reason, "1", position)
+    hub.trim_before(1, 3)
+    gone = hub.times_at({"1": Checkpoint(next_sequence=2)})["1"]
     assert isinstance(gone, PositionGone)
-    assert gone.reason == "other feed"
+    assert gone.reason == "retention"

@@ -33,13 +33,13 @@ class Move:
     def again(self) -> int:
         """Events before the old position that will be delivered (again)."""
         old = min(self.lease.checkpoint.next_sequence, self.extent.end)
-        return max(0, old - max(self.to.next_sequence, self.extent.first))
+        return max(0, old - self.to.next_sequence)
 
     @property
     def skipped(self) -> int:
         """Events that will not be delivered, although they were not processed."""
         old = max(self.lease.checkpoint.next_sequence, self.extent.first)
-        return max(0, min(self.to.next_sequence, self.extent.end) - old)
+        return max(0, self.to.next_sequence - old)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
