@@ -70,3 +70,20 @@ class PositionGone(LeaseholdError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **vars(self)), self.args
+
+
+class DocumentConflict(LeaseholdError):
+    """A document is not as the writer expected; nothing was written. Read it, then decide again.
+
+    ``reason`` is ``"exists"``, ``"missing"`` or ``"changed"`` (its etag is another one now).
+    """
+
+    def __init__(
+        self, message: str, *, id: str, reason: Literal["exists", "missing", "changed"]
+    ) -> None:
+        super().__init__(message)
+        self.id = id
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **vars(self)), self.args
