@@ -476,6 +476,26 @@ def test_a_feed_made_anew_is_read_from_its_beginning():
     run_virtual(main())
 
 
+def test_a_renewal_in_between_does_not_keep_a_checkpoint_from_going_back():
+    async def main():
+        rig = Rig(count=5, at=1000)
+        rewind, tries = rig.store.rewind, []
+
+        async def late(leases):
+            tries.append(leases)
+            if len(tries) < 3:
+                await rig.store.renew(leases)
+            return await rewind(leases)
+
+        rig.store.rewind = late
+        await rig.start()
+        assert await rig.task is Reason.LOST
+        assert (len(tries), len(rig.desk.errors)) == (3, 1)
+        assert (rig.checkpoint, rig.lease().owner) == (0, None)
+
+    run_virtual(main())
+
+
 def test_a_closing_callback_that_raises_does_not_keep_the_lease():
     async def main():
         rig = Rig(count=5)

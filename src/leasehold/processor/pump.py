@@ -286,13 +286,13 @@ class Pump:
     async def _go_back(self, position: Checkpoint) -> lifecycle.Event:
         """The feed was made anew: the checkpoint has to go back, which only a rewind may."""
         lease = self.hold.lease
-        for seen in (await self._ask(self._store.snapshot(lease.group))).leases:
-            if (seen.partition, seen.owner, seen.epoch) == (
-                lease.partition,
-                lease.owner,
-                lease.epoch,
-            ):
-                await self._ask(self._store.rewind([replace(seen, checkpoint=position)]))
+        mine = (lease.partition, lease.owner, lease.epoch)
+        for _ in range(5):  # a renewal may come between the look and the rewind
+            leases = (await self._ask(self._store.snapshot(lease.group))).leases
+            found = [seen for seen in leases if (seen.partition, seen.owner, seen.epoch) == mine]
+            wanted = [replace(seen, checkpoint=position) for seen in found]
+            if not wanted or len(await self._ask(self._store.rewind(wanted))):
+                break
         return Refused()  # the rewind fenced this owner off too; the lease is taken anew
 
     # Handling
