@@ -158,6 +158,23 @@ def test_whatever_is_asked_the_answer_is_that_of_the_memory_store(path: Path) ->
         runner.run(store.close())
 
 
+@pytest.mark.parametrize("kind", [MemoryDeadLetters, SqliteDeadLetters])
+def test_older_means_longer_ago_by_the_stores_clock(
+    path: Path, kind: Callable[..., DeadLetters]
+) -> None:
+    clock = HandClock()
+    store = kind(path, clock=clock) if kind is SqliteDeadLetters else kind(clock=clock)
+
+    async def scene() -> None:
+        await store.put([any_letter(GROUP)])
+        clock.now += 60.0
+        assert await store.purge(Which(older_than_s=60.0)) == 0
+        assert await store.purge(Which(older_than_s=59.75)) == 1
+        await store.close()
+
+    asyncio.run(scene())
+
+
 def test_an_id_is_the_same_for_the_same_event_and_no_other() -> None:
     letter = any_letter(GROUP, 5)
     assert letter.id == replace(letter, body=b"x", error="other", attempts=1, number=9).id

@@ -197,6 +197,7 @@ async def pages_go_through_all_letters_in_order_of_arrival(
             ):
                 assert len(page) <= limit
                 pages += page
+                assert len(pages) <= len(expected), "a letter came twice"
             assert [letter.sequence for letter in pages] == expected
     assert await store.list(_of(group), limit=0) == ()
     await store.close()
