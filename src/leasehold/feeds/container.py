@@ -12,16 +12,24 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from leasehold.errors import BadInput, DocumentConflict
-from leasehold.feeds.container_documents import Key, Rules, hash_of, require_id, require_key
+from leasehold.errors import BadInput, DocumentConflict, FeedUnavailable
+from leasehold.feeds.container_documents import (
+    Key,
+    Rules,
+    decode,
+    hash_of,
+    require_id,
+    require_key,
+)
 from leasehold.feeds.container_feed import ALL_SUFFIX, ChangeFeed, Page
 from leasehold.feeds.container_file import ContainerFile, Settings
 from leasehold.feeds.container_reader import Mode
-from leasehold.feeds.container_writing import Stored, fields_of
+from leasehold.feeds.container_writing import Stored, etag_of
 from leasehold.feeds.sqlite_file import Threads
 
 RANGES_MAX = 1000
@@ -220,7 +228,7 @@ class Container:
         with self._file.writing() as writing:
             found = writing.find(hash_of(key), key, require_id(id))
             old = self._require_match(found, id, key, if_match)
-            stored = writing.put(self._rules.patched(fields_of(old), fields, remove), old)
+            stored = writing.put(self._rules.patched(decode(old.body), fields, remove), old)
         self._keep_up()
         return stored
 
@@ -274,7 +282,9 @@ class Container:
     def split(self, range: str | int, *, at: int | None = None) -> tuple[str, str]:
         """Cut a range in two: keys with a hash below ``at``, and the others. Left out: such that
         both have about as many documents. Its readers finish it, then go on in the two."""
-        number = self.feed()._reader.number(range)
+        number = self._file.number(range)
+        if number not in self._file.ranges():
+            raise self._file.unknown(range)
         self.requests["split"] += 1
         with self._file.writing() as writing:
             left, right = writing.split(number, at)
@@ -365,12 +375,13 @@ class Container:
         """Writers keep the container within its times, every so often."""
         if time.monotonic() - self._kept_up_at >= UPKEEP_INTERVAL_S:
             self._kept_up_at = time.monotonic()
-            self._clean(self._settings.versions_s, 0)
+            with suppress(FeedUnavailable):  # the write itself is done; somebody will come again
+                self._clean(self._settings.versions_s, 0)
 
     def _require_match(self, old: Stored | None, id: str, key: Key, etag: str | None) -> Stored:
         if old is None:
             raise self._conflict(id, key, "missing")
-        if etag is not None and etag != fields_of(old)["_etag"]:
+        if etag is not None and etag != etag_of(self.identity, old.lsn):
             raise self._conflict(id, key, "changed")
         return old
 

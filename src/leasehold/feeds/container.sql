@@ -123,9 +123,13 @@ FROM line ORDER BY distance DESC;
 -- name: children
 SELECT id FROM ranges WHERE parent = ? ORDER BY low;
 
--- name: median
-SELECT hash FROM documents INDEXED BY documents_by_key
-WHERE hash BETWEEN ? AND ? ORDER BY hash LIMIT 1 OFFSET ?;
+-- name: nth
+SELECT hash, key, id FROM documents INDEXED BY documents_by_key
+WHERE hash BETWEEN ? AND ? ORDER BY hash, key, id LIMIT 1 OFFSET ?;
+
+-- name: count_same_hash
+SELECT count(*), count(*) FILTER (WHERE (key, id) < (:key, :id))
+FROM documents INDEXED BY documents_by_key WHERE hash = :hash;
 
 -- name: count_between
 SELECT count(*) FROM documents INDEXED BY documents_by_key WHERE hash BETWEEN ? AND ?;

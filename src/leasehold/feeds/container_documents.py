@@ -22,6 +22,14 @@ _encode = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 ).encode
 
+_scan = json.JSONDecoder().raw_decode
+
+
+def decode(text: str) -> dict[str, Any]:
+    """A document as stored, which has no space around it that ``json.loads`` would look for."""
+    document: dict[str, Any] = _scan(text)[0]
+    return document
+
 
 class Prepared(NamedTuple):
     """A document that may be stored as it is, once it has its system fields."""

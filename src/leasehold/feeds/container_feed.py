@@ -62,6 +62,7 @@ class ChangeFeed:
         self.namespace = settings.namespace
         self.name = settings.name + (ALL_SUFFIX if mode == "all" else "")
         self.requests = requests
+        self._file = file
         self._reader = ContainerReader(file, mode)
         self._threads = threads
 
@@ -73,12 +74,12 @@ class ChangeFeed:
     def read_batch(self, partition: str | int, position: Checkpoint, max_events: int) -> Batch:
         """``read`` without waiting for a loop."""
         self.requests["read"] += 1
-        return self._reader.read(self._reader.number(partition), position, max_events)
+        return self._reader.read(self._file.number(partition), position, max_events)
 
     def position_of(self, partition: str | int, start: Any) -> Checkpoint:
         """``locate`` without waiting for a loop."""
         self.requests["locate"] += 1
-        return self._reader.locate(self._reader.number(partition), start)
+        return self._reader.locate(self._file.number(partition), start)
 
     def kept(self) -> Sequence[Extent]:
         """``extents`` without waiting for a loop."""
@@ -141,7 +142,7 @@ class ChangeFeed:
         return f"ChangeFeed({self.namespace}/{self.name})"
 
     def _numbered(self, positions: Mapping[str, Checkpoint]) -> dict[int, Checkpoint]:
-        return {self._reader.number(range): position for range, position in positions.items()}
+        return {self._file.number(range): position for range, position in positions.items()}
 
     def _continuation(self, range: str | int, position: Checkpoint) -> str:
         return f"{position.token}:{self.mode}:{range}:{position.next_sequence}"

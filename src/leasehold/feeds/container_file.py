@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leasehold.feeds.container_documents import Key, hash_of
+from leasehold.errors import BadInput
+from leasehold.feeds.container_documents import Key, decode, hash_of
 from leasehold.feeds.container_ranges import (
     SQL,
     Layout,
@@ -86,13 +86,25 @@ class ContainerFile:
             row = db.execute(SQL["find"], (hash_of(key), key, id)).fetchone()
         if row is None or (row[3] is not None and row[3] <= self.now_us()):
             return None
-        return dict(json.loads(row[4]))
+        return decode(row[4])
 
     def documents_of(self, key: Key, after: str, limit: int) -> list[dict[str, Any]]:
         wanted = {"hash": hash_of(key), "key": key, "after": after, "limit": limit}
         with self.reading() as db:
             rows = db.execute(SQL["list"], wanted | {"now_us": self.now_us()}).fetchall()
-        return [json.loads(body) for (body,) in rows]
+        return [decode(body) for (body,) in rows]
+
+    def number(self, range: str | int) -> int:
+        """A range id as the file knows it. Whether it exists is found out on use."""
+        text = str(range)
+        if not (text.isascii() and text.isdigit() and len(text) < 19 and str(int(text)) == text):
+            raise self.unknown(range)
+        return int(text)
+
+    def unknown(self, range: str | int) -> BadInput:
+        names = [str(id) for id in self.ranges()]
+        known = ", ".join(names if len(names) <= 12 else [*names[:6], "…", *names[-3:]])
+        return BadInput(f"range {range!r} is unknown: the container {self.path} has {known}")
 
     def ranges(self) -> dict[int, Range]:
         with self.reading() as db:

@@ -71,23 +71,19 @@ def add_first_ranges(db: sqlite3.Connection, count: int) -> None:
         db.execute(SQL["add_range"], new | {"documents": 0, "kept_from": 0, "split_above": None})
 
 
-def split(db: sqlite3.Connection, parent: Range, at: int) -> tuple[int, int]:
-    """Close a range and open two in its place: keys below ``at``, and the others.
+class Cut(NamedTuple):
+    at: int
+    """The first hash of the upper half."""
+    below: int
+    """How many documents the lower half has."""
 
-    No document moves. The documents of one half are counted, in an index.
-    """
-    if parent.is_split:
-        raise BadInput(f"range {parent.id} was split already")
-    if not parent.low < at <= parent.high:
-        raise BadInput(
-            f"range {parent.id} holds {parent.low:08x} to {parent.high:08x}; it cannot be split at "
-            f"{at:08x}"
-        )
-    left = db.execute(SQL["count_between"], (parent.low, at - 1)).fetchone()[0]
+
+def split(db: sqlite3.Connection, parent: Range, cut: Cut) -> tuple[int, int]:
+    """Close a range and open two in its place. No document moves."""
     ids = []
     for low, high, documents in (
-        (parent.low, at - 1, left),
-        (at, parent.high, parent.documents - left),
+        (parent.low, cut.at - 1, cut.below),
+        (cut.at, parent.high, parent.documents - cut.below),
     ):
         child = parent._replace(parent=parent.id, low=low, high=high, documents=documents)
         new = child._asdict() | {"split_above": None}
@@ -97,24 +93,35 @@ def split(db: sqlite3.Connection, parent: Range, at: int) -> tuple[int, int]:
     return ids[0], ids[1]
 
 
-def even_cut(db: sqlite3.Connection, range: Range) -> int | None:
-    """Where to split so that both halves have about as many documents. None: there is no such
-    place, because there are no documents or all of them have one key."""
+def cut_at(db: sqlite3.Connection, range: Range, at: int | None) -> Cut:
+    """Where an operator wants it; left to us: in the middle of the documents, or of the keys."""
+    if range.is_split:
+        raise BadInput(f"range {range.id} was split already")
+    if range.low == range.high:
+        raise BadInput(f"range {range.id} holds a single hash and cannot be split")
+    if at is None:
+        if even := even_cut(db, range):
+            return even
+        at = (range.low + range.high) // 2 + 1
+    if not range.low < at <= range.high:
+        raise BadInput(
+            f"range {range.id} holds {range.low:08x} to {range.high:08x}; it cannot be split at "
+            f"{at:08x}"
+        )
+    return Cut(at, db.execute(SQL["count_between"], (range.low, at - 1)).fetchone()[0])
+
+
+def even_cut(db: sqlite3.Connection, range: Range) -> Cut | None:
+    """Where both halves have about as many documents. None: there is no such place, because there
+    are no documents or all of them have one hash. Walks through half of an index."""
     if range.documents < 2:
         return None
     middle = range.documents // 2
-    (hash,) = db.execute(SQL["median"], (range.low, range.high, middle)).fetchone()
-    (below,) = db.execute(SQL["count_between"], (range.low, hash - 1)).fetchone()
-    (up_to,) = db.execute(SQL["count_between"], (range.low, hash)).fetchone()
+    hash, key, id = db.execute(SQL["nth"], (range.low, range.high, middle)).fetchone()
+    same = {"hash": hash, "key": key, "id": id}
+    count, before = db.execute(SQL["count_same_hash"], same).fetchone()
     # The documents of one hash stay together, with those below it or with those above.
-    left, at = min(
-        (below, hash), (up_to, hash + 1), key=lambda cut: abs(2 * cut[0] - range.documents)
-    )
-    return at if 0 < left < range.documents else None
-
-
-def middle(range: Range) -> int:
-    """Where to split without regard to documents."""
-    if range.low == range.high:
-        raise BadInput(f"range {range.id} holds a single hash and cannot be split")
-    return (range.low + range.high) // 2 + 1
+    below = Cut(hash, middle - before)
+    above = Cut(hash + 1, middle - before + count)
+    best = min(below, above, key=lambda cut: abs(2 * cut.below - range.documents))
+    return best if 0 < best.below < range.documents else None

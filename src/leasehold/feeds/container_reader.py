@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from leasehold.core.model import Checkpoint, Partition
 from leasehold.core.start import AtOffset, AtSequence, AtTime, Earliest, Latest, parse
 from leasehold.errors import BadInput, PositionGone
 from leasehold.feeds.arrow_events import to_datetime, to_unix_us
+from leasehold.feeds.container_documents import decode
 from leasehold.feeds.container_file import ContainerFile
 from leasehold.feeds.container_ranges import SQL, Range, line_of, read_line, read_ranges
 from leasehold.ports import Batch
@@ -35,13 +35,6 @@ class ContainerReader:
         self._gaps: dict[tuple[int, int], int] = {}
         """By range and LSN: up to where nothing lies from there on. What was written before a split
         may be long, and all of it in the other half."""
-
-    def number(self, range: str | int) -> int:
-        """A range id as the file knows it. Whether it exists is found out on use."""
-        text = str(range)
-        if not (text.isascii() and text.isdigit() and str(int(text)) == text and len(text) < 19):
-            raise self._unknown(range)
-        return int(text)
 
     def partitions(self) -> list[Partition]:
         """The ranges that are not split, with what they were split from."""
@@ -140,7 +133,7 @@ class ContainerReader:
     def _line(self, db: sqlite3.Connection, range: int) -> list[Range]:
         line = read_line(db, range)
         if not line:
-            raise self._unknown(range)
+            raise self._file.unknown(range)
         return line
 
     def _changes(
@@ -167,14 +160,14 @@ class ContainerReader:
     def _change(self, partition: str, row: Sequence[Any]) -> Change:
         lsn, operation, expired, time_us, key, body, previous = row
         return Change(
-            None if body is None else json.loads(body),
+            None if body is None else decode(body),
             operation,
             lsn,
             f"{self._identity}-{lsn}",
             to_datetime(time_us),
             partition,
             str(key),
-            None if previous is None else json.loads(previous),
+            None if previous is None else decode(previous),
             bool(expired),
         )
 
@@ -229,13 +222,15 @@ class ContainerReader:
 
     def _at(self, lsn: int) -> Checkpoint:
         """The token says which container, and the last LSN that lies before the position."""
+        lsn = max(lsn, 1)
         return Checkpoint(next_sequence=lsn, token=f"{self._identity}-{lsn - 1}")
 
     def _at_offset(self, offset: str) -> Checkpoint:
         identity, _, lsn = offset.rpartition("-")
         if not (identity and lsn.isascii() and lsn.isdigit() and len(lsn) < 19):
             raise BadInput(f"offset {offset!r}: this container's look like {self._identity}-41")
-        return Checkpoint(next_sequence=int(lsn), token=f"{identity}-{int(lsn) - 1}")
+        place = max(int(lsn), 1)
+        return Checkpoint(next_sequence=place, token=f"{identity}-{place - 1}")
 
     def _why_gone(self, range: Range, position: Checkpoint) -> Gone | None:
         lsn, token = position.next_sequence, position.token
@@ -263,12 +258,3 @@ class ContainerReader:
             earliest=earliest,
             latest=latest,
         )
-
-    def _unknown(self, range: str | int) -> BadInput:
-        known = _in_words(self._file.ranges())
-        return BadInput(f"range {range!r} is unknown: the container {self._file.path} has {known}")
-
-
-def _in_words(ids: Iterable[int]) -> str:
-    names = [str(id) for id in ids]
-    return ", ".join(names if len(names) <= 12 else [*names[:6], "…", *names[-3:]])

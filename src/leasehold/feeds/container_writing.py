@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from typing import Any, NamedTuple
 
-from leasehold.errors import BadInput
 from leasehold.feeds.container_documents import Key, Prepared
 from leasehold.feeds.container_ranges import (
     SQL,
     Layout,
     Range,
+    cut_at,
     even_cut,
     line_of,
-    middle,
     read_line,
     read_ranges,
     split,
@@ -64,13 +62,10 @@ class Writing:
             return None
         return stored
 
-    def etag(self, lsn: int) -> str:
-        return f"{self._identity[:8]}-{lsn:x}"
-
     def put(self, new: Prepared, old: Stored | None) -> dict[str, Any]:
         """Store a document in the place of its older self, if it has one."""
         lsn, range = self._next(new.hash, 0 if old else 1)
-        etag, ts = self.etag(lsn), self.now_us // 1_000_000
+        etag, ts = etag_of(self._identity, lsn), self.now_us // 1_000_000
         body = new.with_system_fields(etag, ts, lsn)
         expires_us = None if new.ttl_s is None else self.now_us + int(new.ttl_s * 1e6)
         if old is None:
@@ -113,13 +108,8 @@ class Writing:
         return count
 
     def split(self, id: int, at: int | None) -> tuple[int, int]:
-        line = read_line(self._db, id)
-        if not line:
-            raise BadInput(f"range {id} is unknown")
-        range = line[-1]
-        if at is None and not range.is_split:
-            at = even_cut(self._db, range) or middle(range)
-        return split(self._db, range, range.low if at is None else at)
+        range = read_line(self._db, id)[-1]
+        return split(self._db, range, cut_at(self._db, range, at))
 
     def finish(self) -> None:
         if self._next_lsn == self._first_lsn:
@@ -140,11 +130,11 @@ class Writing:
         limit = self._split_documents
         if limit is None or range.documents <= limit:
             return []
-        at = even_cut(self._db, range)
-        if at is None:  # a single key: look again when there are twice as many
+        cut = even_cut(self._db, range)
+        if cut is None:  # a single key: look again when there are twice as many
             self._db.execute(SQL["split_later"], (2 * range.documents, range.id))
             return []
-        return list(split(self._db, range, at))
+        return list(split(self._db, range, cut))
 
     def _next(self, hash: int, more: int) -> tuple[int, int]:
         lsn, range = self._next_lsn, self._layout.leaf(hash)
@@ -167,5 +157,6 @@ class Writing:
             self._db.execute(SQL["add_change"], (*place, *what, *before))
 
 
-def fields_of(stored: Stored) -> dict[str, Any]:
-    return dict(json.loads(stored.body))
+def etag_of(identity: str, lsn: int) -> str:
+    """Another one for each change, and in each container."""
+    return f"{identity[:8]}-{lsn:x}"
