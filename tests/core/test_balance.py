@@ -1,3 +1,4 @@
+import math
 from itertools import permutations, product
 
 import pytest
@@ -9,6 +10,7 @@ from leasehold.core.balance import (
     Timing,
     by_count,
     by_weight,
+    expires_in_s,
     live_members,
     missing,
     next_look_s,
@@ -422,6 +424,13 @@ def test_looks_are_closer_together_while_leases_change_hands_but_not_for_ever():
     assert next_look_s(None, TIMING) == 3
     assert next_look_s(1.0, TIMING) == 1
     assert next_look_s(21.0, TIMING) == 3
+
+
+def test_the_expiry_of_another_members_lease_is_foreseen():
+    fresh, silent = lease("0", "a", age_s=1.0), lease("1", "b", age_s=8.5)
+    mine, gone = lease("2", "me", age_s=9.9), lease("3", "c", age_s=10.5)
+    assert expires_in_s(snapshot(fresh, silent, mine, gone), "me") == 1.5
+    assert expires_in_s(snapshot(mine, gone, lease("4")), "me") == math.inf
 
 
 def test_every_order_of_four_joins_ends_even():

@@ -140,6 +140,30 @@ def test_an_instance_restarted_under_its_name_takes_up_its_leases_at_once():
     run_virtual(main())
 
 
+def test_a_dead_owners_leases_are_taken_as_soon_as_they_expire():
+    """Not at the next look after that: whenever it dies, no more than a fifth of an interval is
+    added to the time to live."""
+
+    async def main(dies_after_s):
+        world = World()
+        dead, alive = world.start("a"), world.start("b")
+        await asyncio.sleep(10 + dies_after_s)
+        world.tasks[dead].cancel()
+        for worker in dead.workers.values():
+            worker.lose()
+        lost = {p for p, owner in world.owners().items() if owner == "a"}
+        assert lost
+        (age_s,) = {x.age_s for x in world.store._snapshot(GROUP).leases if x.partition in lost}
+        await asyncio.sleep(Settings().lease_ttl_s - age_s)
+        assert not lost & set(alive.workers)
+        await asyncio.sleep(0.2 * INTERVAL_S)
+        assert lost <= set(alive.workers)
+        await world.stop(alive)
+
+    for tenths in range(30):
+        run_virtual(main(tenths / 10))
+
+
 def test_of_two_instances_with_one_name_the_older_stops_and_says_why():
     async def main():
         world = World()

@@ -8,6 +8,7 @@ and sheds. Live owners are not robbed: they see the same target and let go by th
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -214,6 +215,13 @@ def next_look_s(unsettled_for_s: float | None, timing: Timing) -> float:
     if unsettled_for_s is None or unsettled_for_s > 2 * timing.lease_ttl_s:
         return timing.balance_interval_s
     return timing.hurry_s
+
+
+def expires_in_s(snapshot: Snapshot, me: str) -> float:
+    """Until the first lease of another expires, unless it is renewed; so that nobody has to wait
+    for the next look who waits for a dead owner's leases. Never, if there is none."""
+    others = (lease for lease in snapshot.leases if lease.live and lease.owner != me)
+    return min((lease.ttl_s - lease.age_s for lease in others), default=math.inf)
 
 
 def _holder(lease: Lease, timing: Timing) -> str | None:

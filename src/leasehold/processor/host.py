@@ -15,7 +15,16 @@ from typing import Any, Protocol, TypeVar
 from zlib import crc32
 
 from leasehold.clock import within
-from leasehold.core.balance import Assign, Plan, Timing, by_count, missing, next_look_s, plan
+from leasehold.core.balance import (
+    Assign,
+    Plan,
+    Timing,
+    by_count,
+    expires_in_s,
+    missing,
+    next_look_s,
+    plan,
+)
 from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Group, Member
 from leasehold.errors import BadInput, InstanceReplaced, PositionGone
@@ -104,12 +113,13 @@ class Host:
         """Take part in the group until ``stop``; then pass everything on and leave."""
         joined = ready = False
         while not self._drained():
-            began, pause_s = self._clock.monotonic(), self.settings.hurry_s
+            began = self._clock.monotonic()
+            next_at = began + self._stride * self.settings.hurry_s
             try:
                 if not joined:
                     await self._ask(self._store.join(self.group, self._member()))
                     joined = True
-                pause_s = await self._tick()
+                next_at = await self._tick(began)
                 ready = True
             except InstanceReplaced:
                 await self._lose_all()
@@ -125,8 +135,7 @@ class Host:
                 if self._stopping_since is not None:  # whoever shall have them: begin nothing more
                     for worker in self.workers.values():
                         worker.let_go(None, Reason.SHUTDOWN)
-            pause_s = began + self._stride * pause_s - self._clock.monotonic()
-            await self._sleep(max(pause_s, 0.0))
+            await self._sleep(max(next_at - self._clock.monotonic(), 0.0))
         await self._leave()
 
     def stop(self) -> None:
@@ -140,8 +149,8 @@ class Host:
         for task in tuple(self._tasks.values()):
             task.cancel()
 
-    async def _tick(self) -> float:
-        """One round of upkeep; the seconds until the next."""
+    async def _tick(self, began: float) -> float:
+        """One round of upkeep; when to begin the next."""
         if not await self._ask(self._store.heartbeat(self.group, self._member())):
             raise InstanceReplaced(
                 f"instance {self.instance!r} of {self.group} was started again elsewhere; "
@@ -183,7 +192,10 @@ class Host:
         elif self._unsettled_since is None:
             self._unsettled_since = now
         since = self._unsettled_since
-        return next_look_s(None if since is None else now - since, self.settings)
+        usual_s = next_look_s(None if since is None else now - since, self.settings)
+        expiry_s = expires_in_s(snapshot, self.instance) + 0.02 * self.settings.balance_interval_s
+        # Half of a hurry at least: a store may tell ages in whole seconds only.
+        return min(began + self._stride * usual_s, now + max(expiry_s, self.settings.hurry_s / 2))
 
     async def _renew(self) -> None:
         holds = {p: worker.hold for p, worker in self.workers.items()}
