@@ -161,11 +161,11 @@ class Handlers:
         stop: Stop,
         loop: asyncio.AbstractEventLoop,
     ) -> Outcome:
-        call, done = self._handle.call, 0
+        call, extra, done = self._handle.function, self._handle.extra(context), 0
         for event in events:
             context._event = event
             try:
-                answer = call(event, context)
+                answer = call(event, *extra)
                 if answer is not None:
                     _finish(answer, loop)
             except BaseException as error:
@@ -176,11 +176,11 @@ class Handlers:
         return Outcome(done=done)
 
     async def _each_async(self, events: Sequence[Any], context: Context, stop: Stop) -> Outcome:
-        call, done = self._handle.call, 0
+        call, extra, done = self._handle.function, self._handle.extra(context), 0
         for event in events:
             context._event = event
             try:
-                await call(event, context)
+                await call(event, *extra)
             except BaseException as error:
                 if _ours(error):
                     raise
@@ -250,9 +250,16 @@ class _Function:
         if takes not in (own, own + 1):
             wanted = f"{own or 'no'} argument{'s' * (own != 1)}, or a context after that"
             raise BadInput(f"{name} must take {wanted}; {function!r} takes {takes}")
-        self.call: Callable[..., Any] = (
-            function if takes > own else lambda *arguments: function(*arguments[:own])
-        )
+        self.function: Callable[..., Any] = function
+        self._own, self._wants_context = own, takes > own
+
+    def call(self, *arguments: Any) -> Any:
+        """With the context last, which is left out if the function does not want it."""
+        return self.function(*(arguments if self._wants_context else arguments[: self._own]))
+
+    def extra(self, context: Context) -> tuple[Context, ...]:
+        """What to give the function behind its own arguments."""
+        return (context,) if self._wants_context else ()
 
 
 def _optional(function: Callable[..., Any] | None, name: str, own: int) -> _Function | None:

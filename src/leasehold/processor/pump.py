@@ -121,6 +121,7 @@ class Pump:
         self._error = "the instance that handled it died"
         self._unsaved_events = self._unsaved_batches = 0
         self._saved_at = clock.monotonic()
+        self._events_due = self._save_at = inf
         self._called_at, self._call_done = 0.0, 0
         """When the handler was given an event last, and how many of its run it had done then."""
         self._failures = 0
@@ -207,11 +208,13 @@ class Pump:
         except PositionGone as gone:
             return await self._without(gone)
         if len(self._batch.events):
+            if self._work.one_by_one:  # once, not whenever a checkpoint interrupts
+                self._batch = replace(self._batch, events=list(self._batch.events))
             self._ahead = asyncio.ensure_future(self._read_from(self._batch.next))
             return Read()
         if self._batch.children:
             return Read(ended=True)
-        if self._unsaved and (self._save_when_idle or self._due(0)):
+        if self._unsaved and (self._save_when_idle or self._due):
             return Handled(save=True)
         return Again(self._pace.poll_interval_s)
 
@@ -322,7 +325,9 @@ class Pump:
 
     async def _try(self, events: Sequence[Any]) -> Outcome | None:
         """None: a plain function that did not come back in time, and is still at it."""
-        limit_s = self._pace.handler_timeout_s
+        limit_s, policy = self._pace.handler_timeout_s, self._policy
+        self._events_due = inf if policy.events is None else policy.events - self._unsaved_events
+        self._save_at = inf if policy.seconds is None else self._saved_at + policy.seconds
         if limit_s is None:
             return await self._work.handle(events, self._enough)
         self._called_at, self._call_done = self._clock.monotonic(), 0
@@ -393,7 +398,7 @@ class Pump:
             self._position = Checkpoint(next_sequence=last.sequence + 1, token=last.offset)
 
     def _handled(self) -> lifecycle.Event:
-        return Handled(save=self._due(0), unsaved=self._unsaved)
+        return Handled(save=self._due, unsaved=self._unsaved)
 
     @property
     def _unsaved(self) -> bool:
@@ -404,15 +409,26 @@ class Pump:
         """Not renewed in time: maybe not ours any more, so nothing new may begin."""
         return self._clock.monotonic() >= self.hold.until
 
-    def _due(self, more: int) -> bool:
+    @property
+    def _due(self) -> bool:
         since = self._clock.monotonic() - self._saved_at
-        return self._policy.due(self._unsaved_events + more, since, self._unsaved_batches)
+        return self._policy.due(self._unsaved_events, since, self._unsaved_batches)
 
     def _enough(self, done: int) -> bool:
-        """Asked between two events, maybe from a thread, maybe long after the lease was let go."""
-        self._called_at, self._call_done = self._clock.monotonic(), done
-        ending = bool(self._signals) or self.life.ending is not None
-        return ending or self._due(done) or self._stale
+        """Asked between two events, maybe from a thread, maybe long after the lease was let go.
+
+        It is the one thing done for every event, so what does not change meanwhile is in
+        ``_events_due`` and ``_save_at``.
+        """
+        now = self._called_at = self._clock.monotonic()
+        self._call_done = done
+        return (
+            done >= self._events_due
+            or now >= self._save_at
+            or now >= self.hold.until
+            or len(self._signals) > 0
+            or self.life.ending is not None
+        )
 
     # The store
 
