@@ -43,6 +43,8 @@ class ChangeFeedProcessor(Processor):
     ) -> None:
         """``start``: ``"now"`` (if not given), ``"beginning"`` or a time. It counts when the unit's
         leases are first made, and never again. ``settings``: those of ``Processor``."""
+        if not isinstance(name, str) or not name.strip():
+            raise BadInput(f"name must be what the unit is for, such as notify, not {name!r}")
         if max_items < 1:
             raise BadInput(f"max_items must be 1 or more, not {max_items!r}")
         self._start_given = start

@@ -1,0 +1,219 @@
+"""Whatever is written, split, crashed and joined: each unit ends with what the container has.
+
+The real container and the real processor run on virtual time, one step at a time.
+"""
+
+import asyncio
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from leasehold.core.retry import Retry
+from leasehold.feeds.container import Container
+from leasehold.processor.changefeed import ChangeFeedProcessor
+from leasehold.stores.memory import MemoryStore
+from leasehold.testing.sim_time import SimClock, SimLoop
+
+UNITS = {"newest": "latest", "history": "all"}
+ids = st.sampled_from([f"d{n}" for n in range(6)])
+homes = st.sampled_from([f"H{n}" for n in range(4)])
+units = st.sampled_from(sorted(UNITS))
+
+
+class Inline:
+    """The container's feed without threads, so that virtual time decides the order of things."""
+
+    def __init__(self, feed):
+        self._feed = feed
+        self.namespace, self.name = feed.namespace, feed.name
+
+    async def partitions(self):
+        return self._feed.leaves()
+
+    async def locate(self, partition, start):
+        return self._feed.position_of(partition, start)
+
+    async def read(self, partition, position, max_events):
+        return self._feed.read_batch(partition, position, max_events)
+
+    async def extents(self):
+        return self._feed.kept()
+
+    async def event_times(self, positions):
+        return self._feed.times_at(positions)
+
+
+class ContainerAndUnits(RuleBasedStateMachine):
+    @initialize(ranges=st.integers(1, 3))
+    def begin(self, ranges):
+        self.folder = tempfile.TemporaryDirectory()
+        self.loop = SimLoop()
+        self.loop.set_exception_handler(lambda loop, context: None)
+        self.clock = self.within(self.make_clock())
+        self.container = Container.create(
+            Path(self.folder.name) / "c.db",
+            name="c",
+            namespace="n",
+            partition_key="/home",
+            ranges=ranges,
+            versions_s=None,
+        )
+        self.store = MemoryStore(self.clock)
+        self.running = {unit: [] for unit in UNITS}
+        self.failing = 0
+        self.count = 0
+        self.wrote = defaultdict(list)
+        """(home, id) → what was done to the document, in order."""
+        self.newest = {}
+        self.history = defaultdict(list)
+        for unit in UNITS:
+            self.join(unit)
+        self.wait(1)
+
+    async def make_clock(self):
+        return SimClock()
+
+    def within(self, work):
+        return self.loop.run_until_complete(work)
+
+    # What happens to the container
+
+    @rule(id=ids, home=homes)
+    def put(self, id, home):
+        self.count += 1
+        known = self.container.read(id, home) is not None
+        done = self.container.upsert({"id": id, "home": home, "n": self.count})
+        self.wrote[home, id].append(("replace" if known else "insert", done["_lsn"]))
+
+    @rule(id=ids, home=homes)
+    def delete(self, id, home):
+        if self.container.delete(id, home):
+            self.wrote[home, id].append(("delete", None))
+
+    @rule(data=st.data())
+    def split(self, data):
+        if len(self.leaves()) < 8:
+            self.container.split(data.draw(st.sampled_from(self.leaves())))
+
+    def leaves(self):
+        return [each.id for each in self.container.feed().leaves()]
+
+    # What happens to the instances
+
+    @rule(unit=units)
+    def join(self, unit):
+        if len(self.running[unit]) < 4:
+            self.within(self._join(unit))
+
+    async def _join(self, unit):
+        processor = ChangeFeedProcessor(
+            Inline(self.container.feed(UNITS[unit])),
+            name=unit,
+            on_changes=getattr(self, f"on_{unit}"),
+            store=self.store,
+            start="beginning",
+            max_items=3,
+            retry=Retry(backoff_s=0.1, backoff_max_s=1),
+            clock=self.clock,
+        )
+        task = asyncio.ensure_future(processor.run_async())
+        self.running[unit].append((processor, task))
+
+    @rule(unit=units)
+    def leave(self, unit):
+        if len(self.running[unit]) > 1:
+            processor, task = self.running[unit].pop()
+            self.within(self._leave(processor, task))
+
+    async def _leave(self, processor, task):
+        processor.stop()
+        await task
+
+    @rule(unit=units)
+    def crash(self, unit):
+        if len(self.running[unit]) > 1:
+            processor, task = self.running[unit].pop()
+            processor._host.abandon()
+            self.within(self._kill(task))
+
+    async def _kill(self, task):
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+
+    @rule(times=st.integers(1, 3))
+    def fail(self, times):
+        self.failing += times
+
+    @rule(seconds=st.sampled_from([0.05, 0.7, 4.0, 15.0]))
+    def wait(self, seconds):
+        self.within(asyncio.sleep(seconds))
+
+    # What the units are told
+
+    async def on_newest(self, changes):
+        await self.clock.sleep(0.1)
+        self._maybe_fail()
+        for change in changes:
+            document = change.document
+            self.newest[document["home"], document["id"]] = document
+
+    async def on_history(self, changes):
+        await self.clock.sleep(0.1)
+        self._maybe_fail()
+        for change in changes:
+            document = change.document or change.previous
+            place = self.history[document["home"], document["id"]]
+            if change.lsn not in [lsn for _, lsn in place]:  # at least once: it may come again
+                place.append((change.operation, change.lsn))
+
+    def _maybe_fail(self):
+        if self.failing:
+            self.failing -= 1
+            raise RuntimeError("the delegate failed")
+
+    @invariant()
+    def each_documents_changes_come_in_order(self):
+        for place in getattr(self, "history", {}).values():
+            lsns = [lsn for _, lsn in place]
+            assert lsns == sorted(lsns)
+
+    def teardown(self):
+        if not hasattr(self, "container"):
+            return
+        self.failing = 0
+        self.wait(120)
+        try:
+            for (home, id), done in self.wrote.items():
+                now = self.container.read(id, home)
+                if now is not None:
+                    assert self.newest[home, id]["n"] == now["n"]
+                told = self.history[home, id]
+                assert [operation for operation, _ in told] == [what for what, _ in done]
+                assert all(
+                    lsn == wanted
+                    for (_, lsn), (_, wanted) in zip(told, done, strict=True)
+                    if wanted is not None
+                )
+            leaves = set(self.leaves())
+            for unit, mode in UNITS.items():
+                group = self.running[unit][0][0].group
+                look = self.within(self.store.snapshot(group))
+                assert {lease.partition for lease in look.leases} == leaves, mode
+        finally:
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+            self.within(asyncio.sleep(0))
+            self.loop.close()
+            self.container.close()
+            self.folder.cleanup()
+
+
+TestContainerAndUnits = ContainerAndUnits.TestCase
+TestContainerAndUnits.settings = settings(
+    max_examples=50, stateful_step_count=30, deadline=None, phases=[Phase.explicit, Phase.generate]
+)
