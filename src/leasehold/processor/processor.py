@@ -165,13 +165,15 @@ class Processor:
         if self._stop_asked:
             self._host.stop()
         log.info("%s joins %s", self.instance, self.group)
-        drained = asyncio.ensure_future(self._stop_when_drained()) if until_drained else None
+        beside = [asyncio.ensure_future(self._show_lag())]
+        if until_drained:
+            beside.append(asyncio.ensure_future(self._stop_when_drained()))
         try:
             with stop_on_signals(self._host.stop):
                 await self._run_host()
         finally:
-            if drained is not None:
-                drained.cancel()
+            for task in beside:
+                task.cancel()
             if self._errors:
                 await asyncio.wait(self._errors, timeout=self._pace.request_timeout_s)
             self._threads.shutdown()
@@ -241,6 +243,18 @@ class Processor:
         log.error("%s stops: %s: %s", self.instance, type(error).__name__, error)
         self._gave_up = self._gave_up or error
         self._host.stop()
+
+    async def _show_lag(self) -> None:
+        """Keep the lag of the partitions in hand among the metrics."""
+        while True:
+            try:
+                ends = {each.partition: each.end for each in await self._feed.extents()}
+                for partition, at in self._in_hand().items():
+                    if partition in ends and partition in self._host.workers:
+                        self.metrics.lag(partition, max(0, round(ends[partition] - at)))
+            except Exception as error:  # the pumps tell of a feed in trouble
+                log.debug("the lag is not known: %s", error)
+            await self._clock.sleep(max(self._host.settings.balance_interval_s, 1.0))
 
     async def _stop_when_drained(self) -> None:
         """Looks at what is in hand here often, and at the store about as often as upkeep does."""
