@@ -21,12 +21,13 @@ from leasehold.core.model import Lease
 from leasehold.core.policy import Every, every
 from leasehold.core.retry import Retry
 from leasehold.errors import BadInput, HandlerHung, PositionGone
-from leasehold.ports import Clock, DeadLetter, DeadLetters, Feed, LeaseStore, error_text
+from leasehold.ports import Clock, DeadLetters, Feed, LeaseStore
 from leasehold.processor.handlers import Context, Handlers, Outcome, Quit, Stop
 from leasehold.processor.host import Host, Settings
 from leasehold.processor.metrics import Metrics, Registry
 from leasehold.processor.pump import Hold, Pace, Pump
 from leasehold.processor.rates import Rates
+from leasehold.processor.redrive import letter_for
 from leasehold.processor.signals import stop_on_signals
 from leasehold.processor.threads import Threads
 
@@ -332,18 +333,7 @@ class _Work:
 
     async def bury(self, event: Any, error: BaseException | str, attempts: int = 1) -> None:
         assert self._processor._dead_letters is not None
-        letter = DeadLetter(
-            group=self._lease.group,
-            partition=self._lease.partition,
-            sequence=event.sequence,
-            token=event.offset,
-            body=event.body,
-            properties=event.properties,
-            partition_key=event.partition_key,
-            enqueued_at=event.enqueued_at,
-            error=error_text(error),
-            attempts=attempts,
-        )
+        letter = letter_for(self._lease.group, event, error, attempts)
         await self._processor._dead_letters.put([letter])
         self._metrics.dead_lettered(self._lease.partition)
         log.error("event %s of partition %s is dead: %s", event.sequence, event.partition, error)
