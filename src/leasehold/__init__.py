@@ -1,11 +1,13 @@
 """Partitioned feeds, shared by lease among many instances."""
 
+from leasehold.core.change import Change
 from leasehold.core.event import Event, EventData
 from leasehold.core.model import Checkpoint, Group, Lease, Member, Ownership, Partition, Snapshot
 from leasehold.core.policy import every, manual
 from leasehold.core.retry import Retry
 from leasehold.errors import (
     BadInput,
+    DocumentConflict,
     FeedUnavailable,
     HandlerHung,
     InstanceReplaced,
@@ -14,6 +16,7 @@ from leasehold.errors import (
     PositionGone,
     StoreUnavailable,
 )
+from leasehold.feeds.container import Container
 from leasehold.feeds.hub import Hub
 from leasehold.ports import DeadLetter, Which
 from leasehold.processor.estimator import Estimate, Estimator
@@ -25,9 +28,12 @@ from leasehold.stores import open_dead_letters, open_store
 
 __all__ = [
     "BadInput",
+    "Change",
     "Checkpoint",
+    "Container",
     "Context",
     "DeadLetter",
+    "DocumentConflict",
     "Estimate",
     "Estimator",
     "Event",

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer import Typer
 
-from leasehold.cli import dead_letters, hub
+from leasehold.cli import container, dead_letters, hub
 from leasehold.cli.bench import bench
 from leasehold.cli.demo import demo
 from leasehold.cli.lag import lag
@@ -26,6 +26,7 @@ app = Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(hub.app, name="hub")
+app.add_typer(container.app, name="container")
 app.add_typer(dead_letters.app, name="dead-letters")
 for command in (demo, leases, lag, rewind, sim, bench):
     app.command()(command)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from leasehold.core.change import Change
 from leasehold.core.lag import Extent
@@ -19,7 +19,7 @@ from leasehold.ports import Batch
 
 MODES = get_args(Mode)
 ALL_SUFFIX = ".all"
-CONTINUATION = re.compile(r"([0-9a-f]{16}-\d{1,18}):(latest|all):(\d{1,18}):(\d{1,18})")
+_CONTINUATION = re.compile(r"([0-9a-f]{16}-\d{1,18}):(latest|all):(\d{1,18}):(\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,25 @@ class Page:
     children: Mapping[str, str] = field(default_factory=dict)
     """Not empty: the range was split and is read to its end. Go on in these, by range, from these
     continuations."""
+
+
+class Continuation(NamedTuple):
+    """Where reading by hand goes on, as text that a user may keep."""
+
+    mode: Mode
+    range: str
+    position: Checkpoint
+
+    @classmethod
+    def parse(cls, text: str) -> Continuation:
+        parts = _CONTINUATION.fullmatch(text)
+        if parts is None:
+            raise BadInput(f"{text!r:.80} is not a continuation; use what a page gave you")
+        token, mode, range, lsn = parts.groups()
+        return cls(cast(Mode, mode), range, Checkpoint(next_sequence=int(lsn), token=token))
+
+    def __str__(self) -> str:
+        return f"{self.position.token}:{self.mode}:{self.range}:{self.position.next_sequence}"
 
 
 class ChangeFeed:
@@ -145,21 +164,18 @@ class ChangeFeed:
         return {self._file.number(range): position for range, position in positions.items()}
 
     def _continuation(self, range: str | int, position: Checkpoint) -> str:
-        return f"{position.token}:{self.mode}:{range}:{position.next_sequence}"
+        return str(Continuation(self.mode, str(range), position))
 
     def _position(self, range: str | int, continuation: str | None, start: Any) -> Checkpoint:
         if continuation is None:
             return self.position_of(range, start)
-        parts = CONTINUATION.fullmatch(continuation)
-        if parts is None:
-            raise BadInput(f"{continuation!r:.80} is not a continuation; use what a page gave you")
-        token, mode, of_range, lsn = parts.groups()
-        if (mode, of_range) != (self.mode, str(range)):
+        of = Continuation.parse(continuation)
+        if (of.mode, of.range) != (self.mode, str(range)):
             raise BadInput(
-                f"the continuation {continuation} is of range {of_range}, mode {mode}; "
+                f"the continuation {continuation} is of range {of.range}, mode {of.mode}; "
                 f"it cannot be used for range {range}, mode {self.mode}"
             )
-        return Checkpoint(next_sequence=int(lsn), token=token)
+        return of.position
 
 
 def _named(found: Mapping[int, Any]) -> dict[str, Any]:

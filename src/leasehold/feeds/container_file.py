@@ -104,7 +104,7 @@ class ContainerFile:
     def unknown(self, range: str | int) -> BadInput:
         names = [str(id) for id in self.ranges()]
         known = ", ".join(names if len(names) <= 12 else [*names[:6], "…", *names[-3:]])
-        return BadInput(f"range {range!r} is unknown: the container {self.path} has {known}")
+        return BadInput(f"range {str(range)!r} is unknown: the container {self.path} has {known}")
 
     def ranges(self) -> dict[int, Range]:
         with self.reading() as db:
