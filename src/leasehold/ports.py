@@ -130,6 +130,15 @@ class Feed(Protocol):
         """
 
 
+@runtime_checkable
+class CountsRemaining(Protocol):
+    """What a feed does besides if its partitions share one sequence, as a container's ranges share
+    their LSNs: there the distance between two sequences is no number of events."""
+
+    async def remaining(self, positions: Mapping[str, Checkpoint]) -> Mapping[str, int]:
+        """By partition: how many events there are from that position on."""
+
+
 ERROR_CHARS_MAX = 4_000
 
 

@@ -241,3 +241,28 @@ def test_rates_are_never_negative_and_catching_up_at_that_pace_clears_the_lag(
         assert processed <= incoming
     elif left.lag_events:
         assert catch_up_s * (processed - incoming) == pytest.approx(left.lag_events)
+
+
+def counted(at: float, next_sequence: int, end: int, remaining: int) -> Lag:
+    return observe([extent(1, end)], [lease(next_sequence)], now=at, remaining={"0": remaining})
+
+
+def test_where_the_feed_counts_the_distance_of_sequences_says_nothing() -> None:
+    (lag,) = counted(NOW, 40, 900, 3).partitions
+    assert (lag.lag_events, lag.counted) == (3, True)
+    (lag,) = observe([extent(50, 900)], [lease(40)], now=NOW, remaining={"0": 7}).partitions
+    assert (lag.lag_events, lag.lost_events, lag.expired) == (7, 0, False)
+
+
+def test_counted_rates_follow_from_what_came_in_and_what_remains() -> None:
+    result = rates(counted(0, 40, 900, 30), counted(10, 300, 2000, 20), {"0": 15})
+    assert result is not None
+    (rate,) = result.partitions
+    assert (rate.processed_per_s, rate.incoming_per_s, rate.catch_up_s) == (2.5, 1.5, 20.0)
+
+
+@pytest.mark.parametrize("later", [40, 12])
+def test_what_vanishes_while_the_checkpoint_stands_or_goes_back_is_not_progress(later: int) -> None:
+    result = rates(counted(0, 40, 900, 30), counted(10, later, 900, 20), {"0": 0})
+    assert result is not None
+    assert (result.processed_per_s, result.catch_up_s) == (0.0, None)

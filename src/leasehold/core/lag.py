@@ -38,6 +38,8 @@ class PartitionLag:
     owner: str | None = None
     owner_live: bool = False
     last_enqueued_at: float | None = None
+    counted: bool = False
+    """The feed counted ``lag_events``: its sequences have gaps, and their distance says nothing."""
 
     @property
     def expired(self) -> bool:
@@ -46,7 +48,9 @@ class PartitionLag:
 
     @property
     def lost_events(self) -> int:
-        return 0 if self.checkpoint is None else max(0, self.first - self.checkpoint)
+        if self.checkpoint is None or self.counted:
+            return 0
+        return max(0, self.first - self.checkpoint)
 
     @property
     def beyond_end(self) -> bool:
@@ -106,28 +110,37 @@ def observe(
     *,
     now: float,
     next_event_times: Mapping[str, float] | None = None,
+    remaining: Mapping[str, int] | None = None,
 ) -> Lag:
     """The lag of every partition of a feed.
 
     ``next_event_times`` holds the enqueued time of the event at a partition's checkpoint, where the
-    caller has looked it up. ``now`` should be by the clock that stamped the events.
+    caller has looked it up. ``now`` should be by the clock that stamped the events. ``remaining``
+    holds what the feed counted from there on, where sequences have gaps.
     """
-    times = next_event_times or {}
+    times, counts = next_event_times or {}, remaining or {}
     held = {lease.partition: lease for lease in leases}
     partitions = tuple(
-        partition_lag(e, held.pop(e.partition, None), now, times.get(e.partition)) for e in extents
+        partition_lag(
+            e, held.pop(e.partition, None), now, times.get(e.partition), counts.get(e.partition)
+        )
+        for e in extents
     )
     return Lag(at=now, partitions=partitions, gone=tuple(sorted(held)))
 
 
 def partition_lag(
-    extent: Extent, lease: Lease | None, now: float, next_event_time: float | None = None
+    extent: Extent,
+    lease: Lease | None,
+    now: float,
+    next_event_time: float | None = None,
+    remaining: int | None = None,
 ) -> PartitionLag:
     """Without a lease nothing was ever processed, so the whole backlog counts."""
     checkpoint = None if lease is None else lease.checkpoint.next_sequence
     wanted = extent.first if checkpoint is None else checkpoint
     next_sequence = min(max(wanted, extent.first), extent.end)
-    lag_events = extent.end - next_sequence
+    lag_events = extent.end - next_sequence if remaining is None else remaining
     if lag_events == 1 and next_event_time is None:
         next_event_time = extent.last_enqueued_at
     return PartitionLag(
@@ -141,6 +154,7 @@ def partition_lag(
         owner=None if lease is None else lease.owner,
         owner_live=lease is not None and lease.live,
         last_enqueued_at=extent.last_enqueued_at,
+        counted=remaining is not None,
     )
 
 
@@ -162,25 +176,28 @@ def stuck(earlier: Lag, later: Lag, *, longer_than_s: float) -> tuple[str, ...]:
     )
 
 
-def rates(earlier: Lag, later: Lag) -> Rates | None:
+def rates(earlier: Lag, later: Lag, incoming: Mapping[str, int] | None = None) -> Rates | None:
     """Events per second between two observations; None if no time has passed between them.
 
-    A partition that is new in the later one has no rate yet: zero.
+    A partition that is new in the later one has no rate yet: zero. ``incoming`` holds what the feed
+    counted as come in between, where sequences have gaps.
     """
+    came = incoming or {}
     elapsed_s = later.at - earlier.at
     if elapsed_s <= 0:
         return None
     before = {p.partition: p for p in earlier.partitions}
     return Rates(
         partitions=tuple(
-            _rate(before.get(now.partition, now), now, elapsed_s) for now in later.partitions
+            _rate(before.get(now.partition, now), now, elapsed_s, came.get(now.partition, 0))
+            for now in later.partitions
         )
     )
 
 
-def _rate(then: PartitionLag, now: PartitionLag, elapsed_s: float) -> Rate:
-    processed = _processed(then, now)
-    incoming = max(0, now.end - then.end)
+def _rate(then: PartitionLag, now: PartitionLag, elapsed_s: float, came: int) -> Rate:
+    incoming = came if now.counted else max(0, now.end - then.end)
+    processed = _processed(then, now, incoming)
     gain = processed - incoming
     catch_up_s = now.lag_events * elapsed_s / gain if gain > 0 else None
     return Rate(
@@ -191,11 +208,13 @@ def _rate(then: PartitionLag, now: PartitionLag, elapsed_s: float) -> Rate:
     )
 
 
-def _processed(then: PartitionLag, now: PartitionLag) -> int:
+def _processed(then: PartitionLag, now: PartitionLag, incoming: int) -> int:
     """A rewind, a lease newly made, and events lost to retention are not progress."""
     if then.checkpoint is None or now.checkpoint is None:
         return 0
     moved = now.checkpoint - then.checkpoint
+    if now.counted:
+        return max(0, then.lag_events + incoming - now.lag_events) if moved > 0 else 0
     return max(0, min(moved, now.next_sequence - then.next_sequence))
 
 

@@ -17,7 +17,7 @@ from leasehold.clock import SystemClock
 from leasehold.core.lag import Extent, Lag, PartitionLag, Rate, Rates, observe, rates, stuck
 from leasehold.core.model import Checkpoint, Group, Lease, Snapshot
 from leasehold.errors import BadInput, PositionGone
-from leasehold.ports import Clock, Feed, LeaseStore
+from leasehold.ports import Clock, CountsRemaining, Feed, LeaseStore
 
 Astray = Literal["retention", "beyond end", "other feed"]
 
@@ -42,8 +42,9 @@ class PartitionEstimate:
     astray: Astray | None
     """Why the checkpoint points at nothing. With ``"beyond end"`` and ``"other feed"`` the feed was
     made anew, and its whole backlog counts."""
-    lost_events: int
-    """Removed by retention before they were processed."""
+    lost_events: int | None
+    """Removed by retention before they were processed. None: some, and nobody knows how many,
+    because the feed's sequences have gaps."""
     lease_age_s: float | None
     """Since the owner last renewed, or the lease was given up."""
     checkpoint_age_s: float | None
@@ -109,6 +110,7 @@ class Estimator:
                 raise BadInput(f"{name} must be more than 0 seconds, not {value!r}")
         self.group = Group(namespace=feed.namespace, feed=feed.name, name=group)
         self._feed, self._store, self._clock = feed, store, clock or SystemClock()
+        self._counter = feed if isinstance(feed, CountsRemaining) else None
         self._stuck_after_s, self._rate_over_s = stuck_after_s, rate_over_s
         self._seen: deque[Lag] = deque()
         self._ages = CheckpointAges()
@@ -127,20 +129,24 @@ class Estimator:
         raise BadInput("lag() cannot wait inside an event loop: write await estimator.observe()")
 
     async def observe(self) -> Estimate:
-        """Look once: one request to the store, and three or four small ones to the feed."""
+        """Look once: one request to the store, and three to six small ones to the feed."""
         # The leases first: a checkpoint must not seem to be beyond an end that was read earlier.
         snapshot = await self._store.snapshot(self.group)
         extents = await self._extents(snapshot)
         leases = {lease.partition: lease for lease in snapshot.leases}
-        astray = {p: why for p, e in extents.items() if (why := _astray(leases.get(p), e))}
+        gapless = extents if self._counter is None else {}
+        astray = {p: why for p, e in gapless.items() if (why := _astray(leases.get(p), e))}
         times = await self._times(extents, leases, astray)
         counted = [_counted(lease, extents, astray) for lease in snapshot.leases]
+        remaining = await self._remaining(_positions(extents, leases, astray))
         wall = self._clock.wall()
-        lag = observe(extents.values(), counted, now=wall, next_event_times=times)
+        lag = observe(
+            extents.values(), counted, now=wall, next_event_times=times, remaining=remaining
+        )
         # What lies between two looks is told by a clock that nobody sets.
         lag = replace(lag, at=self._clock.monotonic())
         self._ages.look(snapshot.leases, lag.at)
-        speed, still = self._compare(lag)
+        speed, still = await self._compare(lag)
         pace = {} if speed is None else {rate.partition: rate for rate in speed.partitions}
         return Estimate(
             group=self.group,
@@ -179,33 +185,43 @@ class Estimator:
         self.close()
 
     async def _extents(self, snapshot: Snapshot) -> dict[str, Extent]:
-        """A split partition counts as long as the group has not read it to its end."""
+        """A split partition counts as long as the group has not read it to its end; until then,
+        what came of it counts from that end on."""
         known = await self._feed.partitions()
+        held = {lease.partition for lease in snapshot.leases}
         split = {ancestor for partition in known for ancestor in partition.ancestors}
-        finished = split - {lease.partition for lease in snapshot.leases}
-        return {e.partition: e for e in await self._feed.extents() if e.partition not in finished}
+        kept = {e.partition: e for e in await self._feed.extents()}
+        extents = {p: e for p, e in kept.items() if p in held or p not in split}
+        for partition in known:
+            begin = next(
+                (kept[a].end for a in partition.ancestors if a in held & kept.keys()), None
+            )
+            if begin is not None and partition.id in extents and partition.id not in held:
+                extents[partition.id] = replace(extents[partition.id], first=begin)
+        return extents
+
+    async def _remaining(self, positions: Mapping[str, Checkpoint]) -> Mapping[str, int] | None:
+        return None if self._counter is None else await self._counter.remaining(positions)
 
     async def _times(
         self, extents: Mapping[str, Extent], leases: Mapping[str, Lease], astray: dict[str, Astray]
     ) -> Mapping[str, float]:
         """When the next events were enqueued. Adds to ``astray`` what only the feed can tell."""
-        oldest = {p: Checkpoint(next_sequence=e.first) for p, e in extents.items()}
-        wanted = {
-            p: start if p in astray or p not in leases else leases[p].checkpoint
-            for p, start in oldest.items()
-        }
-        found = dict(await self._feed.event_times(wanted))
-        alien = {
-            p: oldest[p]
+        found = dict(await self._feed.event_times(_positions(extents, leases, astray)))
+        told = {
+            p: what.reason
             for p, what in found.items()
-            if isinstance(what, PositionGone) and what.reason == "other feed"
+            if isinstance(what, PositionGone)
+            and p in leases
+            and (self._counter is not None or what.reason == "other feed")
         }
-        if alien:
-            astray.update(dict.fromkeys(alien, "other feed"))
-            found |= await self._feed.event_times(alien)
+        if told:
+            astray.update(told)
+            oldest = _positions({p: extents[p] for p in told}, leases, astray)
+            found |= await self._feed.event_times(oldest)
         return {p: what for p, what in found.items() if isinstance(what, float)}
 
-    def _compare(self, lag: Lag) -> tuple[Rates | None, frozenset[str]]:
+    async def _compare(self, lag: Lag) -> tuple[Rates | None, frozenset[str]]:
         """With what was seen before: how fast it goes, and which partitions stand still."""
         recent = [seen for seen in self._seen if lag.at - seen.at <= self._rate_over_s]
         old = [seen for seen in self._seen if lag.at - seen.at > self._stuck_after_s]
@@ -215,7 +231,18 @@ class Estimator:
         keep_s = max(self._stuck_after_s, self._rate_over_s)
         while lag.at - self._seen[1 if len(self._seen) > 1 else 0].at > keep_s:
             self._seen.popleft()
-        return (rates(base, lag) if base else None), frozenset(still)
+        return await self._rates(base, lag), frozenset(still)
+
+    async def _rates(self, base: Lag | None, lag: Lag) -> Rates | None:
+        if base is None:
+            return None
+        here = {p.partition for p in lag.partitions}
+        ends = {
+            p.partition: Checkpoint(next_sequence=p.end)
+            for p in base.partitions
+            if p.partition in here
+        }
+        return rates(base, lag, await self._remaining(ends))
 
 
 class CheckpointAges:
@@ -240,6 +267,18 @@ class CheckpointAges:
         _, seen_at, not_before = self._since[partition]
         most_s = None if not_before is None else self._looked_at - not_before
         return self._looked_at - seen_at, most_s
+
+
+def _positions(
+    extents: Mapping[str, Extent], leases: Mapping[str, Lease], astray: Mapping[str, Astray]
+) -> dict[str, Checkpoint]:
+    """Where the group goes on: at the oldest where it has no checkpoint, or one that is astray."""
+    return {
+        p: Checkpoint(next_sequence=e.first)
+        if p in astray or p not in leases
+        else leases[p].checkpoint
+        for p, e in extents.items()
+    }
 
 
 def _astray(lease: Lease | None, extent: Extent) -> Astray | None:
@@ -280,7 +319,7 @@ def _estimate(
         end=lag.end,
         last_enqueued_at=lag.last_enqueued_at,
         astray=astray,
-        lost_events=lag.lost_events,
+        lost_events=None if lag.counted and astray == "retention" else lag.lost_events,
         lease_age_s=None if lease is None else lease.age_s,
         checkpoint_age_s=checkpoint_age[0],
         checkpoint_age_max_s=checkpoint_age[1],
