@@ -13,7 +13,7 @@ from leasehold.core.event import Event
 from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Checkpoint, Group, Lease
 from leasehold.errors import BadInput, LeaseLost
-from leasehold.processor.handlers import Context, Handlers, Quit
+from leasehold.processor.handlers import Context, Handlers, Once, Quit
 from leasehold.processor.threads import Threads
 
 LEASE = Lease(
@@ -45,6 +45,33 @@ def handle(given, *, stop=lambda done: False, save=None, **functions):
         return await handlers(**functions).handle(given, context, stop), context
 
     return asyncio.run(main())
+
+
+@given(st.integers(0, 12), st.lists(st.tuples(st.integers(-14, 14), st.integers(-14, 14))))
+def test_events_made_once_are_cut_like_a_list(count, cuts):
+    made, wanted = Once(range(100, 100 + count)), list(range(100, 100 + count))
+    for first, end in cuts:
+        made, wanted = made[first:end], wanted[first:end]
+        assert (len(made), list(made)) == (len(wanted), wanted)
+        assert [made[n] for n in range(len(wanted))] == wanted
+        if wanted:
+            assert made[-1] == wanted[-1]
+
+
+def test_events_are_made_once_however_often_a_run_is_cut_short():
+    class Counted(list):
+        times = 0
+
+        def __iter__(self):
+            Counted.times += 1
+            return super().__iter__()
+
+    left = Once(Counted(range(10)))
+    assert left[3] == 3
+    assert Counted.times == 0
+    for first in range(10):
+        assert next(iter(left[first:])) == first
+    assert Counted.times == 1
 
 
 class Callable:

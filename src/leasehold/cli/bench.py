@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
-from leasehold.bench import failover, hub, plan, requests
+from leasehold.bench import failover, hub, overhead, plan, requests
 from leasehold.bench.row import Row
 
 console = Console()
@@ -22,6 +22,7 @@ class Subject(Enum):
     PLAN = "plan"
     REQUESTS = "requests"
     HUB = "hub"
+    OVERHEAD = "overhead"
     FAILOVER = "failover"
 
 
@@ -43,6 +44,7 @@ def bench(
             Subject.PLAN: plan.run,
             Subject.REQUESTS: lambda: requests.run(stores),
             Subject.HUB: hub.run,
+            Subject.OVERHEAD: overhead.run,
             Subject.FAILOVER: lambda: failover.run(stores[1:]),
         }
         for subject in subjects or Subject:
@@ -56,7 +58,7 @@ def _show(title: str, rows: Iterable[Row]) -> None:
             table.add_row(
                 row.what,
                 f"{row.value:,.1f} {row.unit}",
-                "" if row.ratio is None else f"{row.ratio:.1f} ×",
+                "" if row.ratio is None else f"{row.ratio:.{1 if row.ratio >= 1 else 2}f} ×",
                 "" if row.target is None else f"{row.target:,.0f} {row.unit}",
             )
     console.print(table)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,30 @@ class Outcome:
     done: int
     """Events finished, from the front."""
     error: BaseException | None = None
+
+
+class Once(Sequence[Any]):
+    """Events that are made once, in the thread of whoever goes through them first, although
+    checkpoints cut a run short and what is left of it is gone through again."""
+
+    def __init__(self, events: Sequence[Any]) -> None:
+        self._events, self._made = events, list[Sequence[Any]]()
+        self._range = range(len(events))
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, slice):
+            return (self._made[0] if self._made else self._events)[self._range[index]]
+        part = Once(())
+        part._events, part._made, part._range = self._events, self._made, self._range[index]
+        return part
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._made:
+            self._made.append(list(self._events))
+        return map(self._made[0].__getitem__, self._range)
 
 
 class Quit(Exception):

@@ -69,7 +69,7 @@ class Processor:
         shed_timeout_s: float = 60.0,
         request_timeout_s: float = 5.0,
         drain_timeout_s: float = 60.0,
-        max_events: int = 500,
+        max_events: int = 1000,
         poll_interval_s: float = 0.5,
         handler_timeout_s: float | None = None,
         gone: Literal["earliest", "fail"] = "earliest",

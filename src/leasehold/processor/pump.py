@@ -23,7 +23,7 @@ from leasehold.core.policy import Every
 from leasehold.core.retry import Bisection, Retry, decide, resume
 from leasehold.errors import BadInput, HandlerHung, PositionGone
 from leasehold.ports import Batch, Clock, Feed, LeaseStore
-from leasehold.processor.handlers import Outcome, Stop
+from leasehold.processor.handlers import Once, Outcome, Stop
 
 T = TypeVar("T")
 Report = Callable[[str, BaseException], None]
@@ -43,7 +43,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    max_events: int = 500
+    max_events: int = 1000
     poll_interval_s: float = 0.5
     request_timeout_s: float = 5.0
     retry_s: float = 0.5
@@ -208,8 +208,8 @@ class Pump:
         except PositionGone as gone:
             return await self._without(gone)
         if len(self._batch.events):
-            if self._work.one_by_one:  # once, not whenever a checkpoint interrupts
-                self._batch = replace(self._batch, events=list(self._batch.events))
+            if self._work.one_by_one:
+                self._batch = replace(self._batch, events=Once(self._batch.events))
             self._ahead = asyncio.ensure_future(self._read_from(self._batch.next))
             return Read()
         if self._batch.children:
