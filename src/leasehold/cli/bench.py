@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
-from leasehold.bench import failover, hub, overhead, plan, requests
+from leasehold.bench import container, failover, hub, overhead, plan, requests
 from leasehold.bench.row import Row
 
 console = Console()
@@ -22,6 +22,7 @@ class Subject(Enum):
     PLAN = "plan"
     REQUESTS = "requests"
     HUB = "hub"
+    CONTAINER = "container"
     OVERHEAD = "overhead"
     FAILOVER = "failover"
 
@@ -44,6 +45,7 @@ def bench(
             Subject.PLAN: plan.run,
             Subject.REQUESTS: lambda: requests.run(stores),
             Subject.HUB: hub.run,
+            Subject.CONTAINER: container.run,
             Subject.OVERHEAD: overhead.run,
             Subject.FAILOVER: lambda: failover.run(stores[1:]),
         }

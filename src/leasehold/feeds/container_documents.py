@@ -60,7 +60,7 @@ class Rules:
         self._ttl_s = ttl_s
 
     def prepare(self, document: Any) -> Prepared:
-        if not isinstance(document, Mapping):
+        if not isinstance(document, (dict, Mapping)):
             raise BadInput(f"a document is a JSON object, not {_short(document)}")
         fields = {name: document[name] for name in document if name not in SYSTEM_FIELDS}
         name = require_id(fields.get("id"))
@@ -79,7 +79,7 @@ class Rules:
         return Prepared(name, key, hash_of(key), self._ttl_of(fields), fields, text[:-1])
 
     def patched(
-        self, old: Mapping[str, Any], fields: Mapping[str, Any], remove: Iterable[str]
+        self, old: dict[str, Any], fields: Mapping[str, Any], remove: Iterable[str]
     ) -> Prepared:
         """The old document with some top-level fields set and others removed."""
         gone = set(remove)
@@ -96,10 +96,10 @@ class Rules:
             )
         return new
 
-    def _key_of(self, fields: Mapping[str, Any]) -> Key:
+    def _key_of(self, fields: dict[str, Any]) -> Key:
         value: Any = fields
         for part in self._path:
-            value = value.get(part) if isinstance(value, Mapping) else None
+            value = value.get(part) if isinstance(value, dict) else None
         if value is None:
             raise BadInput(
                 f"document {fields['id']!r} has no partition key: it lacks /{'/'.join(self._path)}"
