@@ -43,8 +43,10 @@ class Log:
 class Recorder:
     """The handlers: some work, then a line that says which events are done."""
 
-    def __init__(self, log: Log, work_s: Sequence[float], chance: random.Random) -> None:
-        self._log, self._work_s, self._chance = log, work_s, chance
+    def __init__(self, said: dict[str, Any]) -> None:
+        self._log, self._work_s = Log(said["log"]), said["work_s"]
+        self._chance = random.Random(said["seed"])
+        self._deadly: int | None = said.get("deadly")
 
     def handlers(self, kind: str) -> dict[str, Any]:
         handlers: dict[str, Any] = {
@@ -63,6 +65,9 @@ class Recorder:
 
     def batch_plain(self, events: Sequence[Any], context: Any) -> None:
         began = time.monotonic()
+        if self._deadly in _numbers(events):
+            time.sleep(min(self._work_s) / 2)  # while others are at work
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self._chance.uniform(*self._work_s))
         self._handled(events, context, began)
 
@@ -83,25 +88,32 @@ class Recorder:
 
     def _handled(self, events: Sequence[Any], context: Any, began: float) -> None:
         sequences = [event.sequence for event in events]
-        numbers = [json.loads(event.body)["number"] for event in events]
-        entry = (context.partition, context.epoch, began, time.monotonic(), sequences, numbers)
-        self._log.write("handled", *entry)
+        entry = (context.partition, context.epoch, began, time.monotonic(), sequences)
+        self._log.write("handled", *entry, _numbers(events))
+
+
+def _numbers(events: Sequence[Any]) -> list[int]:
+    return [json.loads(event.body)["number"] for event in events]
 
 
 def main(said: dict[str, Any]) -> int:
     end_with_parent()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as long as there is nothing to hand on
-    import leasehold as lh  # noqa: PLC0415 - a second in which the signals above already count
+    # A second in which the signals above already count.
+    import leasehold as lh  # noqa: PLC0415
+    from leasehold.stores import open_dead_letters  # noqa: PLC0415
 
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(message)s")
-    recorder = Recorder(Log(said["log"]), said["work_s"], random.Random(said["seed"]))
+    letters = said.get("dead_letters")
     processor = lh.Processor(
         lh.Hub.open(said["hub"]),
         group=said["group"],
         store=lh.open_store(said["store"]),
         instance=said["instance"],
         checkpoint=lh.every(**said["checkpoint"]),
-        **recorder.handlers(said["handler"]),
+        retry=lh.Retry(**said.get("retry", {})),
+        dead_letters=open_dead_letters(letters) if letters else None,
+        **Recorder(said).handlers(said["handler"]),
         **said["settings"],
     )
     try:

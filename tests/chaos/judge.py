@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
 from math import inf
 from pathlib import Path
 from typing import Literal
@@ -104,139 +104,146 @@ def judge(
     held: Mapping[str, Sequence[int]],
     tenures: Iterable[Tenure],
     samples: Iterable[Sample],
+    dead: Collection[tuple[str, int]] = (),
 ) -> Verdict:
-    """``held`` is what the feed holds: by partition, the number of the event at each sequence."""
-    verdict = Verdict(events=sum(map(len, held.values())))
-    by_partition: dict[str, list[Tenure]] = {partition: [] for partition in held}
-    for tenure in tenures:
-        by_partition.setdefault(tenure.partition, []).append(tenure)
-        verdict.calls += len(tenure.batches)
-    looks: dict[str, list[Sample]] = {partition: [] for partition in held}
+    """``held`` is what the feed holds: by partition, the number of the event at each sequence;
+    ``dead`` are the events set aside as dead letters, by partition and sequence."""
+    stories = {
+        partition: _Story(
+            partition, numbers, frozenset(sequence for at, sequence in dead if at == partition)
+        )
+        for partition, numbers in held.items()
+    }
+    for tenure in sorted(tenures, key=lambda tenure: tenure.epoch):
+        stories[tenure.partition].tenures.append(tenure)
     for sample in samples:
-        looks[sample.partition].append(sample)
-    for partition, numbers in held.items():
-        mine = sorted(by_partition[partition], key=lambda tenure: tenure.epoch)
-        for tenure in mine:
-            verdict.problems += _within(tenure, numbers)
-        verdict.problems += _one_tenure_per_epoch(mine)
-        verdict.problems += _all_handled(partition, mine, len(numbers))
-        verdict.problems += _none_skipped(mine)
-        _moves(mine, verdict)
-        verdict.problems += _checkpoints(partition, mine, looks[partition], len(numbers))
+        stories[sample.partition].samples.append(sample)
+    verdict = Verdict(events=sum(map(len, held.values())))
+    for story in stories.values():
+        story.tell(verdict)
     return verdict
 
 
-def _within(tenure: Tenure, numbers: Sequence[int]) -> Iterator[str]:
-    for before, after in pairwise(tenure.sequences):
-        if after != before + 1:
-            yield f"{tenure}: event {after} handled right after {before}"
-    for batch in tenure.batches:
-        for sequence, number in zip(batch.sequences, batch.numbers, strict=True):
-            if sequence >= len(numbers) or numbers[sequence] != number:
-                yield f"{tenure}: event {sequence} is not what was sent"
-    for one, other in pairwise(tenure.batches):
-        if other.began < one.ended:
-            yield f"{tenure}: two handler calls at once"
+class _Story:
+    """Everything about one partition, in the order of its epochs."""
 
+    def __init__(self, partition: str, numbers: Sequence[int], dead: frozenset[int]) -> None:
+        self.partition, self.numbers, self.dead = partition, numbers, dead
+        self.tenures: list[Tenure] = []
+        self.samples: list[Sample] = []
 
-def _one_tenure_per_epoch(tenures: Sequence[Tenure]) -> Iterator[str]:
-    for one, other in pairwise(tenures):
-        if one.epoch == other.epoch:
-            yield f"{one}: {other.life.instance} has the same epoch"
+    def tell(self, verdict: Verdict) -> None:
+        verdict.calls += sum(len(tenure.batches) for tenure in self.tenures)
+        verdict.moves += Counter(before.cause for before, _ in pairwise(self.tenures))
+        verdict.problems += self._in_order()
+        verdict.problems += self._as_sent()
+        verdict.problems += self._all_handled()
+        verdict.problems += self._none_skipped()
+        verdict.problems += self._twice(verdict.twice)
+        verdict.problems += self._at_once(verdict.at_once)
+        verdict.problems += self._checkpoints()
 
+    def _in_order(self) -> Iterator[str]:
+        for one, other in pairwise(self.tenures):
+            if one.epoch == other.epoch:
+                yield f"{one}: {other.life.instance} has the same epoch"
+        for tenure in self.tenures:
+            for before, after in pairwise(tenure.sequences):
+                if after <= before or not self.dead.issuperset(range(before + 1, after)):
+                    yield f"{tenure}: event {after} handled right after {before}"
+            for first, second in pairwise(tenure.batches):
+                if second.began < first.ended:
+                    yield f"{tenure}: two handler calls at once"
 
-def _all_handled(partition: str, tenures: Sequence[Tenure], end: int) -> Iterator[str]:
-    handled = {sequence for tenure in tenures for sequence in tenure.sequences}
-    if missing := sorted(set(range(end)) - handled):
-        yield f"partition {partition}: {len(missing)} events never handled, from {missing[0]} on"
+    def _as_sent(self) -> Iterator[str]:
+        for tenure in self.tenures:
+            for batch in tenure.batches:
+                for sequence, number in zip(batch.sequences, batch.numbers, strict=True):
+                    if [number] != self.numbers[sequence : sequence + 1]:
+                        yield f"{tenure}: event {sequence} is not what was sent"
 
+    def _all_handled(self) -> Iterator[str]:
+        handled = {sequence for tenure in self.tenures for sequence in tenure.sequences}
+        if missing := sorted({*range(len(self.numbers))} - handled - self.dead):
+            count, first = len(missing), missing[0]
+            yield f"partition {self.partition}: {count} events never handled, from {first} on"
+        for sequence in sorted(handled & self.dead):
+            yield f"partition {self.partition}: event {sequence} is dead, but was handled"
 
-def _none_skipped(tenures: Sequence[Tenure]) -> Iterator[str]:
-    """A new owner begins where the last one was, or before."""
-    reached = 0
-    for tenure in tenures:
-        if not (sequences := tenure.sequences):
-            continue
-        if sequences[0] > reached:
-            yield f"{tenure}: begins at {sequences[0]} although only {reached} were handled before"
-        reached = max(reached, sequences[-1] + 1)
-
-
-def _moves(tenures: Sequence[Tenure], verdict: Verdict) -> None:
-    last: dict[int, Tenure] = {}
-    for tenure in tenures:
-        for sequence in tenure.sequences:
-            before = last.get(sequence, tenure)
-            last[sequence] = tenure
-            if before is tenure:
+    def _none_skipped(self) -> Iterator[str]:
+        """A new owner begins where the last one was, or before."""
+        reached = 0
+        for tenure in self.tenures:
+            if not (sequences := tenure.sequences):
                 continue
-            verdict.twice[before.cause] += 1
-            if before.cause not in EXPLAINED:
-                verdict.problems.append(
-                    f"{tenure}: event {sequence} again, which {before.life.instance} handled in "
-                    f"epoch {before.epoch} and let go as {before.reason}"
-                )
-    for before, _ in pairwise(tenures):
-        verdict.moves[before.cause] += 1
-    for before, after in combinations(tenures, 2):
-        if _at_once(before, after):
-            verdict.at_once[before.cause] += 1
-            if before.cause not in EXPLAINED:
-                verdict.problems.append(f"{before} and {after.life.instance} at work at once")
+            if not self.dead.issuperset(range(reached, sequences[0])):
+                yield f"{tenure}: begins at {sequences[0]} although only {reached} were handled"
+            reached = max(reached, sequences[-1] + 1)
 
+    def _twice(self, counts: Counter[str]) -> Iterator[str]:
+        last: dict[int, Tenure] = {}
+        for tenure in self.tenures:
+            for sequence in tenure.sequences:
+                before = last.get(sequence, tenure)
+                last[sequence] = tenure
+                if before is tenure:
+                    continue
+                counts[before.cause] += 1
+                if before.cause not in EXPLAINED:
+                    yield (
+                        f"{tenure}: event {sequence} again, which {before.life.instance} handled "
+                        f"in epoch {before.epoch} and let go as {before.reason}"
+                    )
 
-def _at_once(before: Tenure, after: Tenure) -> bool:
-    late = [batch for batch in before.batches if batch.ended > after.opened]
-    return any(
-        one.began < other.ended and other.began < one.ended
-        for one in late
-        for other in after.batches
-    )
+    def _at_once(self, counts: Counter[str]) -> Iterator[str]:
+        for before, after in combinations(self.tenures, 2):
+            late = [batch for batch in before.batches if batch.ended > after.opened]
+            if any(
+                one.began < other.ended and other.began < one.ended
+                for one in late
+                for other in after.batches
+            ):
+                counts[before.cause] += 1
+                if before.cause not in EXPLAINED:
+                    yield f"{before} and {after.life.instance} at work at once"
 
+    def _checkpoints(self) -> Iterator[str]:
+        """They only go forward, never ahead of the handlers, and only by the hand of the epoch's
+        owner; in the end everything is behind them and nobody holds anything."""
+        where, end = f"partition {self.partition}", len(self.numbers)
+        for before, after in pairwise(self.samples):
+            if after.next_sequence < before.next_sequence:
+                yield f"{where}: checkpoint {before.next_sequence} back to {after.next_sequence}"
+            if after.epoch < before.epoch:
+                yield f"{where}: epoch from {before.epoch} back to {after.epoch}"
+        done_by = self._done_by()
+        owners = {tenure.epoch: tenure for tenure in self.tenures if tenure.batches}
+        for sample in self.samples:
+            at, epoch = sample.next_sequence, sample.epoch
+            if at > end or done_by[at] > sample.at:
+                yield f"{where}: checkpoint {at} before these events were handled"
+            elif epoch in owners and at > self._reached(owners[epoch], sample.at):
+                yield f"{where}: checkpoint {at} by another epoch than {epoch}"
+        last = self.samples[-1] if self.samples else None
+        if last is None or last.next_sequence != end or last.owner is not None:
+            yield f"{where}: ends with {last}, {end} events"
 
-def _checkpoints(
-    partition: str, tenures: Sequence[Tenure], samples: Sequence[Sample], end: int
-) -> Iterator[str]:
-    """They only go forward, never ahead of the handlers, and only by the hand of the epoch's owner;
-    in the end everything is behind them and nobody holds anything."""
-    where = f"partition {partition}"
-    for before, after in pairwise(samples):
-        if after.next_sequence < before.next_sequence:
-            yield f"{where}: checkpoint from {before.next_sequence} back to {after.next_sequence}"
-        if after.epoch < before.epoch:
-            yield f"{where}: epoch from {before.epoch} back to {after.epoch}"
-    done_by = _done_by(tenures, end)
-    by_epoch = {tenure.epoch: tenure for tenure in tenures}
-    for sample in samples:
-        if sample.next_sequence > end or done_by[sample.next_sequence] > sample.at:
-            yield f"{where}: checkpoint {sample.next_sequence} before these events were handled"
-        elif sample.epoch in by_epoch and not _may_have_written(by_epoch[sample.epoch], sample):
-            yield f"{where}: checkpoint {sample.next_sequence} by another epoch than {sample.epoch}"
-    last = samples[-1] if samples else None
-    if last is None or last.next_sequence != end or last.owner is not None:
-        yield f"{where}: ends with {last}, {end} events"
-
-
-def _may_have_written(owner: Tenure, sample: Sample) -> bool:
-    """Whether the owner found or reached that checkpoint. One that handled nothing may have found
-    anything."""
-    done = [batch.sequences[-1] for batch in owner.batches if batch.ended <= sample.at]
-    reached = done[-1] + 1 if done else 0
-    return not owner.batches or sample.next_sequence <= max(reached, owner.sequences[0])
-
-
-def _done_by(tenures: Sequence[Tenure], end: int) -> list[float]:
-    """By when everything before a sequence had been handled at least once."""
-    ended = [inf] * end
-    for tenure in tenures:
-        for batch in tenure.batches:
-            for sequence in batch.sequences:
-                if sequence < end:
+    def _done_by(self) -> list[float]:
+        """By when everything before a sequence had been handled at least once."""
+        ended = [-inf if n in self.dead else inf for n in range(len(self.numbers))]
+        for tenure in self.tenures:
+            for batch in tenure.batches:
+                for sequence in batch.sequences:
                     ended[sequence] = min(ended[sequence], batch.ended)
-    done_by = [-inf]
-    for moment in ended:
-        done_by.append(max(done_by[-1], moment))
-    return done_by
+        return list(accumulate(ended, max, initial=-inf))
+
+    def _reached(self, owner: Tenure, at: float) -> int:
+        """The checkpoint that an owner could have written by then: at least the one it found."""
+        done = [batch.sequences[-1] + 1 for batch in owner.batches if batch.ended <= at]
+        reached = done[-1] if done else owner.sequences[0]
+        while reached in self.dead:
+            reached += 1
+        return reached
 
 
 def read_log(path: Path, life: Life) -> Iterator[Tenure]:

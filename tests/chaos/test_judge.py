@@ -157,7 +157,7 @@ def test_two_owners_at_work_at_once_are_noticed_unless_one_is_a_zombie() -> None
 
 
 def test_a_checkpoint_or_an_epoch_that_goes_back_is_noticed() -> None:
-    assert "from 3 back to 2" in problems_of(good(), sample(3, 3), sample(4, 2))
+    assert "checkpoint 3 back to 2" in problems_of(good(), sample(3, 3), sample(4, 2))
     assert "epoch from 3 back to 2" in problems_of(good(), sample(3, 3, epoch=3))
 
 
@@ -177,6 +177,20 @@ def test_a_checkpoint_by_a_zombie_is_noticed() -> None:
     assert problems_of(tenures, found, sample(2.7, 2, epoch=2), sample(4.9, 4, epoch=2)) == ""
     problems = problems_of(tenures, found, sample(2.7, 4, epoch=2))
     assert "checkpoint 4 by another epoch than 2" in problems
+
+
+def test_dead_letters_may_be_missing_but_nothing_else() -> None:
+    tenures = [
+        tenure(1, batch(0, 1), batch(3, began=1), reason="balanced"),
+        tenure(2, batch(5, began=2), reason="shutdown"),
+    ]
+    dead = [("0", 2), ("0", 4)]
+    samples = [sample(0.7, 3), sample(1.7, 5, epoch=2), END]
+    assert judge(HELD, tenures, samples, dead).problems == []
+    for left_out in dead:
+        one = [letter for letter in dead if letter != left_out]
+        assert "never handled" in "; ".join(judge(HELD, tenures, samples, one).problems)
+    assert "is dead, but was handled" in judge(HELD, good(), [END], [("0", 1)]).problems[0]
 
 
 @pytest.mark.parametrize("end", [replace(END, next_sequence=5), replace(END, owner="i2")])

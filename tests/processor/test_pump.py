@@ -1,6 +1,7 @@
 """One partition under the user's code, on virtual time."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -107,7 +108,7 @@ class Rig:
         self.at = at
         self.reports = []
 
-    async def start(self, policy=None, retry=None, orphaned=False, **pace):
+    async def start(self, policy=None, retry=None, orphaned=False, turn=None, **pace):
         start = Checkpoint(next_sequence=self.at)
         await self.store.create(GROUP, {"0": start})
         (lease,) = await self.store.acquire([self.lease()], "a", 10.0)
@@ -123,6 +124,7 @@ class Rig:
             retry=retry,
             policy=policy,
             chance=lambda: 0.5,
+            turn=turn,
         )
         self.desk.pump = pump
         self.task = asyncio.ensure_future(pump.run())
@@ -293,6 +295,70 @@ def test_an_event_that_keeps_killing_its_process_is_buried_in_the_end():
                 break
         assert [sequence for sequence, _, _ in rig.desk.buried] == [0]
         assert "died" in rig.desk.buried[0][1]
+
+    run_virtual(main())
+
+
+def test_what_was_only_at_hand_when_another_partition_killed_the_process_is_not_blamed():
+    """A bystander is in its handler at every death; without taking turns, all would count."""
+
+    async def main():
+        killer, bystander = Rig(count=8), Rig(count=8, takes_s=2)
+        died, survive = asyncio.Event(), killer.desk.handle
+
+        async def die_of_the_first(events, stop):
+            if events[0].sequence == 0:
+                await asyncio.sleep(0.5)
+                died.set()
+                await asyncio.sleep(1000)
+            return await survive(events, stop)
+
+        killer.desk.handle = die_of_the_first
+        lives = 0
+        while not killer.desk.buried:
+            lives += 1
+            died.clear()
+            turn = threading.Lock()
+            for rig in (bystander, killer):
+                await rig.start(retry=BURY, orphaned=True, turn=turn)
+            await asyncio.wait({asyncio.ensure_future(died.wait())}, timeout=60)
+            for rig in (bystander, killer):
+                rig.task.cancel()
+        assert 5 < lives < 10
+        assert [sequence for sequence, _, _ in killer.desk.buried] == [0]
+        assert killer.desk.done == [1, 2, 3, 4, 5, 6, 7]
+        assert bystander.desk.buried == []
+        assert bystander.desk.done == [0, 1, 2, 3, 4, 5, 6, 7]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("orphaned", [False, True])
+def test_only_a_second_death_makes_a_partition_wait_for_its_turn(orphaned):
+    async def main():
+        taken = threading.Lock()
+        taken.acquire()
+        rig = Rig(count=4)
+        await rig.start(retry=BURY, orphaned=orphaned, turn=taken)
+        await asyncio.sleep(5)
+        assert rig.desk.done == [0, 1, 2, 3]
+
+    run_virtual(main())
+
+
+def test_one_whose_next_death_would_be_its_last_waits_for_its_turn():
+    async def main():
+        taken = threading.Lock()
+        taken.acquire()
+        rig = Rig(count=4, one_by_one=True)
+        once = Retry(attempts=1, then="dead-letter")
+        await rig.start(retry=once, orphaned=True, turn=taken)
+        await asyncio.sleep(5)
+        assert rig.desk.calls == []
+        taken.release()
+        await asyncio.sleep(5)
+        assert rig.desk.done == [0, 1, 2, 3]
+        assert not taken.locked()
 
     run_virtual(main())
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,7 @@ HUNG_MAX = 16
 TELLING_MAX = 64
 """Calls of ``on_error`` under way at once; what comes on top is only logged."""
 DRAINED_CHECK_S = 0.05
+_turn = threading.Lock()  # of all processors in a process, as they would share its death
 
 
 class Processor:
@@ -218,6 +220,7 @@ class Processor:
             retry=self._retry,
             policy=self._policy,
             save_when_idle=self._until_drained,
+            turn=_turn,
         )
         by_hand = work.bury if self._dead_letters is not None else None
         work.context = Context(hold.lease, self.instance, pump.save, by_hand)

@@ -7,6 +7,7 @@ when a checkpoint is due; this module carries out one action at a time and repor
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -104,6 +105,7 @@ class Pump:
         policy: Every | None = None,
         chance: Callable[[], float] = random,
         save_when_idle: bool = False,
+        turn: threading.Lock | None = None,
     ) -> None:
         self.hold = hold
         self.life, self._action = lifecycle.begin()
@@ -118,6 +120,9 @@ class Pump:
         """Events of the batch that are finished."""
         self._ahead: asyncio.Task[Batch] | None = None
         self._attempts = max(hold.lease.attempts, 1 if hold.orphaned else 0)
+        self._suspect = hold.orphaned and hold.lease.attempts > 0
+        """Was being tried when an instance died, and not for the first time."""
+        self._turn = turn or threading.Lock()
         self._error = "the instance that handled it died"
         self._unsaved_events = self._unsaved_batches = 0
         self._saved_at = clock.monotonic()
@@ -307,6 +312,18 @@ class Pump:
         if search.poison:
             await self._work.bury(events[0], self._error, self._retry.attempts)
             return await self._proceed(search.dead_lettered(), 1)
+        if not (self._suspect or (self.hold.orphaned and search.failed().poison)):
+            return await self._try_counted(search, events)
+        # One suspect at a time in a process, or one that kills it would have others blamed that
+        # were only at hand.
+        if not self._turn.acquire(blocking=False):
+            return Again(self._pace.poll_interval_s)
+        try:
+            return await self._try_counted(search, events)
+        finally:
+            self._turn.release()
+
+    async def _try_counted(self, search: Bisection, events: Sequence[Any]) -> lifecycle.Event:
         if not await self._write(self._position, search.attempts_if_unfinished):
             return Refused()
         if self._stale:  # the store took its time
@@ -374,6 +391,7 @@ class Pump:
 
     async def _proceed(self, search: Bisection, count: int) -> lifecycle.Event:
         self._attempts = search.attempts
+        self._suspect = self._suspect and self._attempts > 0
         self._finished(count)
         if not await self._write(self._position, self._attempts):
             return Refused()
