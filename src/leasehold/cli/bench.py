@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -15,7 +16,7 @@ from typer import Argument, Option
 from leasehold.bench import container, failover, hub, overhead, plan, requests
 from leasehold.bench.row import Row
 
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 120)
 
 
 class Subject(Enum):
