@@ -38,6 +38,8 @@ def test_demo_shows_scaling_and_faults():
     assert "1 → 12" in text
     assert "every invariant held" in text
     assert "although" in text  # what the sabotaged run ends with
+    assert "two was killed (SIGKILL): one 8, three 8 partitions" in text
+    assert "0 lost" in text
 
 
 def test_leases_of_an_empty_store_say_so(tmp_path):

@@ -7,6 +7,7 @@ from itertools import count
 from rich.console import Console
 from rich.table import Table
 
+from leasehold.cli.demo_live import live
 from leasehold.testing.sabotage import Sabotage
 from leasehold.testing.scale import scale
 from leasehold.testing.simulate import simulate
@@ -17,9 +18,10 @@ SHOWN = 18
 
 
 def demo() -> None:
-    """Show the leases at work: scaling out and in, and a group that survives faults.
+    """Show the leases at work: scaling, faults, and three real processes that share a hub.
 
-    Everything runs in this process on virtual time, with the code that runs in production.
+    The first parts run on virtual time, with the code that runs in production; the last starts a
+    hub and three processes in a temporary folder, and kills one of them.
     """
     console.print(
         "[bold]1. Scaling.[/] 32 partitions, and instances that come and go. Each instance looks "
@@ -48,6 +50,8 @@ def demo() -> None:
         f"[red]{noticed}[/]",
         highlight=False,
     )
+    console.print("\n[bold]4. For real.[/] A hub, three processes of one group, and a kill:\n")
+    live(console)
     console.print(
         f"\nNext: [bold]make sim SEED={FAULTY_SEED}[/] for the whole trace, "
         "[bold]make sim SEEDS=100[/] for a hundred groups, docs/architecture.md for how it works.",
