@@ -2,6 +2,8 @@
 
 SEEDS ?= 1000
 FIRST ?= 0
+CHAOS_S ?= 300
+CHAOS_SEED ?=
 ARGS ?=
 
 # Looked up only when a virtual environment has to be made.
@@ -29,7 +31,8 @@ help:
 	@echo '  make format    let ruff rewrite what it can'
 	@echo '  make sim       simulated groups under faults: SEEDS=1000 of them from FIRST=0 on;'
 	@echo '                 replay one with its trace: make sim SEED=17'
-	@echo '  make soak      the same for much longer'
+	@echo '  make soak      the same for much longer, then real processes under faults on every store:'
+	@echo '                 CHAOS_S=300 seconds each; repeat one: CHAOS_SEED=17'
 	@echo '  make bench     the measurements quoted in the docs'
 	@echo '  make clean     remove everything that these commands made'
 	@echo
@@ -56,8 +59,11 @@ format: $(VENV)
 sim: $(VENV)
 	$(RUN) $(BIN)/leasehold sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST)) $(ARGS)
 
+# Chaos runs last, and not side by side: each of them is many processes.
 soak: SEEDS := 20000
-soak: sim
+soak: sim $(JAVA) $(SERVERS)
+	$(RUN) LEASEHOLD_CHAOS_S=$(CHAOS_S) LEASEHOLD_CHAOS_SEED=$(CHAOS_SEED) \
+		$(BIN)/python -m pytest -rP --timeout=0 tests/chaos
 
 bench: $(VENV) $(JAVA) $(SERVERS)
 	$(RUN) $(BIN)/python tests/servers.py $(BIN)/leasehold bench \
