@@ -16,9 +16,11 @@ from leasehold.errors import (
     PositionGone,
     StoreUnavailable,
 )
+from leasehold.feeds import open_feed
 from leasehold.feeds.container import Container
 from leasehold.feeds.hub import Hub
 from leasehold.ports import DeadLetter, Which
+from leasehold.processor.changefeed import ChangeFeedProcessor
 from leasehold.processor.estimator import Estimate, Estimator
 from leasehold.processor.handlers import Context
 from leasehold.processor.metrics import LagMetrics, Registry, serve_metrics
@@ -29,6 +31,7 @@ from leasehold.stores import open_dead_letters, open_store
 __all__ = [
     "BadInput",
     "Change",
+    "ChangeFeedProcessor",
     "Checkpoint",
     "Container",
     "Context",
@@ -61,6 +64,7 @@ __all__ = [
     "letter_for",
     "manual",
     "open_dead_letters",
+    "open_feed",
     "open_store",
     "redrive",
     "serve_metrics",

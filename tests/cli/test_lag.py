@@ -68,6 +68,7 @@ def test_lag_shows_each_partition_and_the_total(world):
     assert table["0"][-1] == "failed 2 times"
     assert table["1"][:2] + table["1"][-1:] == ["worker-1", "5", "never checkpointed"]
     assert table["all"][:2] == ["1 member", "25"]
+    assert "snapshot 1; feed event_times 1, extents 1, partitions 1" in done.stdout
     assert done.stderr == ""
 
 
@@ -80,6 +81,8 @@ def test_lag_as_json_has_every_number(world):
     assert (zero["checkpoint"], zero["lag_events"], zero["owner"]) == (10, 20, "worker-1")
     assert 0 <= zero["lag_s"] < 600
     assert zero["processed_per_s"] is None
+    assert estimate["requests"]["store"]["snapshot"] == 1
+    assert estimate["requests"]["feed"] == {"partitions": 1, "extents": 1, "event_times": 1}
 
 
 def test_a_group_that_never_ran_counts_everything_and_a_slip_of_the_pen_is_hinted_at(world):
@@ -167,7 +170,7 @@ def test_watching_without_a_terminal_prints_page_after_page(world):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({0: "no/such.db"}, "there is no hub at no/such.db"),
+        ({0: "no/such.db"}, "there is no hub and no container at no/such.db"),
         ({4: "redis://here"}, "unknown store scheme"),
         ({2: " "}, "group must be a name"),
     ],

@@ -22,7 +22,7 @@ from leasehold.core.model import Group
 from leasehold.errors import BadInput
 from leasehold.feeds.hub import Hub
 from leasehold.ports import DeadLetter, DeadLetters, Which, error_text
-from leasehold.processor.redrive import Redriven, redrive, to_hub
+from leasehold.processor.redrive import Redriven, changes_text, is_change, redrive, to_hub
 from leasehold.stores import open_dead_letters
 from leasehold.stores.dead_letters import SqliteDeadLetters
 
@@ -116,6 +116,8 @@ def redrive_letters(
     if ids and group is not None:
         raise BadInput("--group goes with --all; ids need no group")
     which = Which(ids=ids or None, group=group)
+    if not force:
+        asyncio.run(_require_events(store, which))
     with open_hub(hub) as opened:
         done = asyncio.run(_redrive(store, opened, which, force=force))
     if as_json:
@@ -255,6 +257,15 @@ async def _by_id(letters: DeadLetters, ids: Sequence[str]) -> Sequence[DeadLette
             raise BadInput(f"there is no dead letter {printable(id)} in this store")
         found.append(letter)
     return found
+
+
+async def _require_events(store: str, which: Which) -> None:
+    """Before the hub is asked for: whoever has changes may well name their container."""
+    async with _opened(store) as letters:
+        for group in await letters.count(replace(which, redriven=None if which.ids else False)):
+            of = replace(which, namespace=group.namespace, feed=group.feed, group=group.name)
+            if any(is_change(letter) for letter in await letters.list(of, limit=1)):
+                raise BadInput(f"{changes_text(group)}. Nothing was sent")
 
 
 def _require_hub(waiting: Mapping[Group, int], hub: Hub) -> None:

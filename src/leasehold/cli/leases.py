@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
 
+from rich.markup import escape
 from rich.table import Table
 from typer import Option
 
@@ -34,7 +35,7 @@ def leases(
         console.print(_table(key, look))
         for member in look.members:
             state = "leaving" if member.leaving else "gone" if member.expired else "alive"
-            console.print(f"  {member.instance}: {state}, seen {member.age_s:.1f} s ago")
+            console.print(f"  {escape(member.instance)}: {state}, seen {member.age_s:.1f} s ago")
 
 
 async def _looks(store: LeaseStore, group: str | None) -> list[tuple[Group, Snapshot]]:
@@ -65,13 +66,15 @@ def _as_json(row: tuple[Ownership, dict[str, object]]) -> dict[str, object]:
 
 
 def _table(key: Group, look: Snapshot) -> Table:
-    table = Table("partition", "owner", "last modified", "epoch", "next sequence", title=str(key))
+    table = Table(
+        "partition", "owner", "last modified", "epoch", "next sequence", title=escape(str(key))
+    )
     for row, more in _rows(look):
-        owner = row.owner or "[dim]nobody[/]"
+        owner = escape(row.owner) or "[dim]nobody[/]"
         modified = datetime.fromtimestamp(row.last_modified, UTC)
         table.add_row(
-            row.partition,
-            owner if more["live"] or not row.owner else f"[red]{row.owner} (expired)[/]",
+            escape(row.partition),
+            owner if more["live"] or not row.owner else f"[red]{owner} (expired)[/]",
             f"{modified:%Y-%m-%d %H:%M:%S} UTC",
             str(more["epoch"]),
             f"{more['next_sequence']:,}",

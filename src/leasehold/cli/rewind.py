@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from rich.markup import escape
 from rich.table import Table
@@ -14,28 +14,31 @@ from typer import Exit, Option, confirm, echo
 from leasehold.cli.options import (
     START,
     AsJson,
+    FeedMode,
+    FeedPath,
     GroupName,
-    HubPath,
     StoreUrl,
     counted,
     notes,
-    open_hub,
+    opened_feed,
+    unit_of,
 )
 from leasehold.core.model import Group
-from leasehold.core.start import parse
+from leasehold.core.start import Start, parse
 from leasehold.errors import BadInput, StoreUnavailable
-from leasehold.feeds.hub import Hub
-from leasehold.ports import LeaseStore
+from leasehold.ports import Feed, LeaseStore
+from leasehold.processor.changefeed import WORDS
 from leasehold.processor.rewind import Move, Outcome, alive_text, carry_out, owners, plan
 from leasehold.stores import open_store
 
 
 def rewind(
-    hub: HubPath,
+    feed: FeedPath,
     *,
     group: GroupName,
     store: StoreUrl,
-    to: Annotated[str, Option(metavar="START", help=START)],
+    to: Annotated[str, Option(metavar="START", help=f"{START}; or beginning, now")],
+    mode: FeedMode = None,
     partition: Annotated[
         list[str] | None, Option(help="Only this partition; may be given several times.")
     ] = None,
@@ -50,14 +53,12 @@ def rewind(
     Refuses while an owner is alive, unless told to fence it off. Exits with 1 if some partitions
     could not be moved.
     """
-    try:
-        parse(to)
-    except ValueError as error:
-        raise BadInput(f"--to: {error}") from error
-    with open_hub(hub) as feed:
-        key = Group(namespace=feed.namespace, feed=feed.name, name=group)
+    start = _start(to)
+    with opened_feed(feed, mode) as opened:
+        key = Group(namespace=opened.namespace, feed=opened.name, name=group)
+        asking = _Asking(unit_of(opened), fence=fence, yes=yes)
         moves, outcome = asyncio.run(
-            _run(feed, open_store(store), key, to, partition, fence=fence, yes=yes)
+            _run(opened, open_store(store), key, start, partition, asking=asking)
         )
     if as_json:
         echo(json.dumps([_as_json(move, outcome) for move in moves]))
@@ -71,26 +72,39 @@ def rewind(
         raise Exit(1)
 
 
+class _Asking(NamedTuple):
+    unit: str
+    fence: bool
+    yes: bool
+
+
+def _start(text: str) -> Start:
+    """The words of both kinds of feed mean the same."""
+    try:
+        return WORDS.get(text.strip().lower()) or parse(text)
+    except ValueError as error:
+        raise BadInput(f"--to: {error}") from error
+
+
 async def _run(
-    feed: Hub,
+    feed: Feed,
     store: LeaseStore,
     group: Group,
-    to: str,
+    to: Start,
     partitions: Sequence[str] | None,
     *,
-    fence: bool,
-    yes: bool,
+    asking: _Asking,
 ) -> tuple[tuple[Move, ...], Outcome]:
     try:
         moves = await plan(feed, store, group, to, partitions or None)
         if not moves:
             return moves, Outcome(done=(), refused={})
-        notes.print(_table(moves))
-        if not fence:
+        notes.print(_table(moves, asking.unit))
+        if not asking.fence:
             _require_nobody(moves)
-        if not yes:
-            confirm(_question(moves, group, fence), abort=True, err=True)
-        return moves, await carry_out(store, moves, fence=fence)
+        if not asking.yes:
+            confirm(_question(moves, group, asking), abort=True, err=True)
+        return moves, await carry_out(store, moves, fence=asking.fence)
     except StoreUnavailable:
         notes.print("some partitions may have been moved: look with leasehold lag", highlight=False)
         raise
@@ -107,22 +121,22 @@ def _require_nobody(moves: Sequence[Move]) -> None:
         )
 
 
-def _question(moves: Sequence[Move], group: Group, fence: bool) -> str:
+def _question(moves: Sequence[Move], group: Group, asking: _Asking) -> str:
     again, skipped = sum(move.again for move in moves), sum(move.skipped for move in moves)
-    effects = [f"{counted(again, 'event')} will be delivered again"]
+    effects = [f"{counted(again, asking.unit)} will be delivered again"]
     if skipped:
-        effects.append(f"{counted(skipped, 'event')} will be SKIPPED")
-    if fence and (alive := owners(moves)):
+        effects.append(f"{counted(skipped, asking.unit)} will be SKIPPED")
+    if asking.fence and (alive := owners(moves)):
         effects.append(f"{', '.join(alive)} will be fenced off")
     return f"Move {counted(len(moves), 'partition')} of {group}? {'; '.join(effects)}."
 
 
-def _table(moves: Sequence[Move]) -> Table:
+def _table(moves: Sequence[Move], unit: str) -> Table:
     table = Table("partition", "owner", "from", "", "to", "effect")
     for move in moves:
-        effect = f"{counted(move.again, 'event')} again"
+        effect = f"{counted(move.again, unit)} again"
         if move.skipped:
-            effect = f"[yellow]skips {counted(move.skipped, 'event')}[/]"
+            effect = f"[yellow]skips {counted(move.skipped, unit)}[/]"
         table.add_row(
             escape(move.partition),
             escape(move.lease.owner or "nobody"),

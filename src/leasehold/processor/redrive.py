@@ -6,8 +6,9 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
+from leasehold.core.change import Operation
 from leasehold.core.event import Event, EventData, Property
 from leasehold.core.model import Group
 from leasehold.errors import BadInput, FeedUnavailable, StoreUnavailable
@@ -16,6 +17,7 @@ from leasehold.ports import DeadLetter, DeadLetters, Which, error_text
 REDRIVEN_FROM = "leasehold-redriven-from"
 REDRIVES = "leasehold-redrives"
 PAGE = 50
+OPERATIONS = get_args(Operation)
 
 
 class Sender(Protocol):
@@ -113,6 +115,8 @@ def to_hub(hub: Sender, *, any_origin: bool = False) -> Callable[[DeadLetter], N
 
     def send(letter: DeadLetter) -> None:
         group = letter.group
+        if not any_origin and is_change(letter):
+            raise BadInput(changes_text(group))
         if not any_origin and (group.namespace, group.feed) != (hub.namespace, hub.name):
             raise BadInput(
                 f"dead letter {letter.id} comes from {group.namespace}/{group.feed}, not from "
@@ -131,6 +135,21 @@ def to_hub(hub: Sender, *, any_origin: bool = False) -> Callable[[DeadLetter], N
             hub.send(event, partition_key=letter.partition_key)
 
     return send
+
+
+def is_change(letter: DeadLetter) -> bool:
+    """Whether it was a document's change, as far as can be told from what was kept of it."""
+    document = letter.body.startswith(b"{") or letter.body == b"null"
+    kept = letter.properties.get("operation") in OPERATIONS
+    return document and kept and not letter.token.isdigit()
+
+
+def changes_text(group: Group) -> str:
+    return (
+        f"the dead letters of {group} are changes of a container, and no hub can take them back: "
+        "give them to a function of yours with leasehold.redrive(letters, handler), where "
+        "leasehold.Change.from_event(letter.event) is the change"
+    )
 
 
 async def _deliver(handler: Callable[[DeadLetter], Any], letter: DeadLetter) -> Exception | None:

@@ -13,7 +13,7 @@ from typing import Any
 from leasehold.core.lag import Extent
 from leasehold.core.model import Checkpoint, Group, Lease
 from leasehold.errors import BadInput, PositionGone
-from leasehold.ports import Feed, LeaseStore
+from leasehold.ports import CountsRemaining, Feed, LeaseStore
 
 TRIES = 8
 """An owner that is to be fenced off may renew between our look and our write, but not each time."""
@@ -23,23 +23,14 @@ TRIES = 8
 class Move:
     lease: Lease
     to: Checkpoint
-    extent: Extent
+    again: int
+    """Events before the old position that will be delivered (again)."""
+    skipped: int
+    """Events that will not be delivered, although they were not processed."""
 
     @property
     def partition(self) -> str:
         return self.lease.partition
-
-    @property
-    def again(self) -> int:
-        """Events before the old position that will be delivered (again)."""
-        old = min(self.lease.checkpoint.next_sequence, self.extent.end)
-        return max(0, old - self.to.next_sequence)
-
-    @property
-    def skipped(self) -> int:
-        """Events that will not be delivered, although they were not processed."""
-        old = max(self.lease.checkpoint.next_sequence, self.extent.first)
-        return max(0, self.to.next_sequence - old)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,22 +54,29 @@ async def plan(
     """
     leases = {lease.partition: lease for lease in (await store.snapshot(group)).leases}
     extents = {extent.partition: extent for extent in await feed.extents()}
-    moves, gone = [], []
+    end = max((extent.end for extent in extents.values()), default=0)
+    places: dict[str, Checkpoint] = {}
+    gone = []
     for partition in await _chosen(store, group, leases, extents, partitions):
         try:
             position = await feed.locate(partition, to)
         except PositionGone as error:
-            gone.append(str(error))
-            continue
+            if not _quiet(feed, error, end):
+                gone.append(str(error))
+                continue
+            position = error.latest
         if position != leases[partition].checkpoint:
-            move = Move(lease=leases[partition], to=position, extent=extents[partition])
-            moves.append(move)
+            places[partition] = position
     if gone:
         raise BadInput(
             "\n".join(gone) + "\nNothing was changed. Choose a start that all of them have, such "
             "as earliest or a time, or name partitions."
         )
-    return tuple(moves)
+    effects = await _effects(feed, leases, extents, places)
+    return tuple(
+        Move(lease=leases[p], to=to, again=max(0, effects[p]), skipped=max(0, -effects[p]))
+        for p, to in places.items()
+    )
 
 
 def owners(moves: Iterable[Move]) -> dict[str, list[str]]:
@@ -119,6 +117,32 @@ async def carry_out(store: LeaseStore, moves: Sequence[Move], *, fence: bool = F
             break
     refused |= dict.fromkeys(pending, f"it changed under each of {TRIES} tries: try again")
     return Outcome(done=tuple(done), refused=refused)
+
+
+def _quiet(feed: Feed, error: PositionGone, end: int) -> bool:
+    """Where partitions share one sequence, a place that the feed has reached may lie behind the end
+    of a partition that has been quiet since."""
+    shared = isinstance(feed, CountsRemaining)
+    return shared and error.reason == "beyond end" and error.position.next_sequence <= end
+
+
+async def _effects(
+    feed: Feed,
+    leases: Mapping[str, Lease],
+    extents: Mapping[str, Extent],
+    places: Mapping[str, Checkpoint],
+) -> dict[str, int]:
+    """By partition: how many events come again; below 0: how many are skipped."""
+    old = {partition: leases[partition].checkpoint for partition in places}
+    if isinstance(feed, CountsRemaining) and places:
+        before, after = await feed.remaining(old), await feed.remaining(places)
+        return {partition: after[partition] - before[partition] for partition in places}
+    effects = {}
+    for partition, to in places.items():
+        first, end = extents[partition].first, extents[partition].end
+        # What lies outside the feed was removed, or is of another one: it is neither.
+        effects[partition] = min(max(old[partition].next_sequence, first), end) - to.next_sequence
+    return effects
 
 
 async def _chosen(
