@@ -214,7 +214,7 @@ class ContainerReader:
         while low < high:
             middle = (low + high) // 2
             row = db.execute(SQL[f"{self._mode}_time"], (middle,)).fetchone()
-            if row is None or row[0] >= high or row[1] >= time_us:
+            if row is None or row[1] >= time_us:
                 high = middle
             else:
                 low = row[0] + 1

@@ -120,7 +120,7 @@ class Writing:
             moved = (lsn + 1, self.now_us, more, range)
             documents, above = self._db.execute(SQL["move_range"], moved).fetchone()
             limit = above or self._split_documents
-            if limit is not None and documents > limit and more > 0:
+            if limit is not None and documents > limit:
                 full.append(range)
         while full:
             full += self._split_full(read_line(self._db, full.pop())[-1])

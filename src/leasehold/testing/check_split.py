@@ -281,6 +281,7 @@ class _Readers:
         moved = False
         for partition, position in tuple(self._leases.items()):
             batch = await self._subject.feed.read(partition, position, max_events)
+            assert len(batch.events) <= max_events
             self.found += [self._subject.sent(event) for event in batch.events]
             self._leases[partition] = batch.next
             if batch.children and not batch.events:
@@ -350,6 +351,7 @@ async def _read_all(
 ) -> list[bytes]:
     found: list[bytes] = []
     while events := (batch := await subject.feed.read(partition, position, 7)).events:
+        assert len(events) <= 7
         found += [subject.sent(event) for event in events]
         position = batch.next
     return found
