@@ -49,17 +49,11 @@ HANDLERS: dict[str, dict[str, Any]] = {
 class Spent:
     wall_s: float
     cpu_s: float
-    around_s: float = 0.0
-    """Before the first lease and after the last checkpoint: joining and stopping."""
 
     def least(self, other: Spent | None) -> Spent:
         if other is None:
             return self
-        return Spent(
-            wall_s=min(self.wall_s, other.wall_s),
-            cpu_s=min(self.cpu_s, other.cpu_s),
-            around_s=min(self.around_s, other.around_s),
-        )
+        return Spent(wall_s=min(self.wall_s, other.wall_s), cpu_s=min(self.cpu_s, other.cpu_s))
 
 
 def run(
@@ -94,6 +88,7 @@ def _ways(hub: Hub, events: int, sizes: Sequence[int] | None) -> dict[str, Calla
     if sizes is not None:
         ways["reading"] = partial(_bare, hub, events, default)
         ways["making events"] = partial(_bare, hub, events, default, make=True)
+        ways["joining and stopping"] = partial(_idle, hub)
         ways["checkpoints"] = partial(_checkpoints, hub.path.parent, events // default)
         for size in sizes:
             plain = HANDLERS["on_batch, plain"]
@@ -145,13 +140,21 @@ def _processed(hub: Hub, events: int, max_events: int, handler: dict[str, Any]) 
     """From the first lease to the last checkpoint."""
     store = _TimedStore(hub.path.parent / f"{uuid4().hex}.db")
     processor = Processor(hub, group="bench", store=store, max_events=max_events, **handler)
-    wall, cpu = time.perf_counter(), time.process_time()
+    cpu = time.process_time()
     processor.run(until_drained=True)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    cpu = time.process_time() - cpu
     _require(asyncio.run(_written(store, processor)), events)
     _require(sum(map(int, HANDLED.findall(processor.metrics.render()))), events)
-    work = store.last_at - store.first_at
-    return Spent(wall_s=work, cpu_s=cpu, around_s=wall - work)
+    return Spent(wall_s=store.last_at - store.first_at, cpu_s=cpu)
+
+
+def _idle(hub: Hub) -> Spent:
+    """Join, find nothing to do, stop."""
+    store = SqliteStore(hub.path.parent / f"{uuid4().hex}.db")
+    processor = Processor(hub, group="bench", store=store, on_batch=_plain, start="latest")
+    wall, cpu = time.perf_counter(), time.process_time()
+    processor.run(until_drained=True)
+    return Spent(wall_s=time.perf_counter() - wall, cpu_s=time.process_time() - cpu)
 
 
 async def _written(store: SqliteStore, processor: Processor) -> int:
@@ -190,31 +193,19 @@ def _rates(best: dict[str, Spent], events: int, partitions: int) -> Iterator[Row
 
 def _where(best: dict[str, Spent], events: int) -> Iterator[Row]:
     """CPU time, because that adds up although threads work at once."""
-
-    def row(name: str, cpu_s: float) -> Row:
-        return Row(
-            what=f"of that, {name}", value=max(cpu_s, 0.0) / events * 1e6, unit="µs CPU an event"
-        )
-
-    reading, writing = best["reading"].cpu_s, best["checkpoints"].cpu_s
-    making = best["making events"].cpu_s - reading
-    for kind, parts in (
-        ("on_batch, plain", {"reading": reading, "checkpoints": writing}),
-        (
-            "on_event, plain",
-            {"reading": reading, "making events": making, "checkpoints": writing},
-        ),
-    ):
-        whole = best[kind].cpu_s
-        yield Row(
-            what=f"{SPLIT_AT} partitions, {kind}: all",
-            value=whole / events * 1e6,
-            unit="µs CPU an event",
-        )
-        for name, cpu_s in parts.items():
-            yield row(name, cpu_s)
-        yield row("calls, threads, upkeep", whole - sum(parts.values()))
-    yield Row(what="joining and stopping", value=best["on_batch, plain"].around_s, unit="s, once")
+    once = best["joining and stopping"]
+    parts = {"reading": best["reading"].cpu_s, "checkpoints": best["checkpoints"].cpu_s}
+    made = {**parts, "making events": best["making events"].cpu_s - best["reading"].cpu_s}
+    for kind, known in (("on_batch, plain", parts), ("on_event, plain", made)):
+        whole = best[kind].cpu_s - once.cpu_s
+        rest = {"calls, threads, upkeep": whole - sum(known.values())}
+        for name, cpu_s in {"all": whole, **known, **rest}.items():
+            yield Row(
+                what=f"{SPLIT_AT} partitions, {kind}: {name}",
+                value=max(cpu_s, 0.0) / events * 1e6,
+                unit="µs CPU an event",
+            )
+    yield Row(what="joining and stopping", value=once.wall_s, unit="s, once")
     for name, spent in best.items():
         if name.startswith("max_events="):
             yield Row(
