@@ -104,6 +104,7 @@ def main(said: dict[str, Any]) -> int:
     from leasehold.stores import open_dead_letters  # noqa: PLC0415
 
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(message)s")
+    logging.getLogger("azure").setLevel(logging.WARNING)
     letters = said.get("dead_letters")
     processor = lh.Processor(
         lh.Hub.open(said["hub"]),
