@@ -282,3 +282,23 @@ def test_names_with_odd_characters_work(container, leases, name):
 def test_settings_that_cannot_work_are_refused_by_name(container, leases, settings, says):
     with pytest.raises(BadInput, match=says):
         processor(container, leases, ignore, **settings)
+
+
+def test_the_lag_among_the_metrics_counts_changes_not_lsns(container, leases):
+    put(container, *range(20))
+    put(container, *range(20))  # each document changed again: 40 LSNs, 20 changes remain
+    go_on = threading.Event()
+
+    def on_changes(changes):
+        go_on.wait(30)
+
+    one = processor(container, leases, on_changes, start="beginning", max_items=1)
+
+    def lag():
+        lines = one.metrics.render().splitlines()
+        return sum(float(x.split()[-1]) for x in lines if x.startswith("leasehold_lag_events{"))
+
+    with Running(one):
+        until(lambda: lag() == 20)
+        go_on.set()
+        until(lambda: lag() == 0)

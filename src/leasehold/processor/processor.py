@@ -18,11 +18,11 @@ from leasehold.clock import SystemClock
 from leasehold.core import start as starts
 from leasehold.core.balance import Assign, by_count
 from leasehold.core.lifecycle import Reason
-from leasehold.core.model import Lease
+from leasehold.core.model import Checkpoint, Lease
 from leasehold.core.policy import Every, every
 from leasehold.core.retry import Retry
 from leasehold.errors import BadInput, HandlerHung, PositionGone
-from leasehold.ports import Clock, DeadLetters, Feed, LeaseStore
+from leasehold.ports import Clock, CountsRemaining, DeadLetters, Feed, LeaseStore
 from leasehold.processor.handlers import Context, Handlers, Outcome, Quit, Stop
 from leasehold.processor.host import Host, Settings
 from leasehold.processor.metrics import Metrics, Registry
@@ -252,13 +252,24 @@ class Processor:
         """Keep the lag of the partitions in hand among the metrics."""
         while True:
             try:
-                ends = {each.partition: each.end for each in await self._feed.extents()}
-                for partition, at in self._in_hand().items():
-                    if partition in ends and partition in self._host.workers:
-                        self.metrics.lag(partition, max(0, round(ends[partition] - at)))
+                for partition, events in (await self._remaining()).items():
+                    if partition in self._host.workers:
+                        self.metrics.lag(partition, events)
             except Exception as error:  # the pumps tell of a feed in trouble
                 log.debug("the lag is not known: %s", error)
             await self._clock.sleep(max(self._host.settings.balance_interval_s, 1.0))
+
+    async def _remaining(self) -> Mapping[str, int]:
+        """Events behind the positions in hand; where sequences have gaps, the feed counts them."""
+        positions = self._positions()
+        if isinstance(self._feed, CountsRemaining):
+            return await self._feed.remaining(positions)
+        ends = {each.partition: each.end for each in await self._feed.extents()}
+        return {
+            partition: max(0, ends[partition] - position.next_sequence)
+            for partition, position in positions.items()
+            if partition in ends
+        }
 
     async def _stop_when_drained(self) -> None:
         """Looks at what is in hand here often, and at the store about as often as upkeep does."""
@@ -295,9 +306,12 @@ class Processor:
         return at | dict.fromkeys(look.replaced, inf)
 
     def _in_hand(self) -> dict[str, float]:
+        return {p: float(at.next_sequence) for p, at in self._positions().items()}
+
+    def _positions(self) -> dict[str, Checkpoint]:
         pumps = [pump for pump in self._host.workers.values() if isinstance(pump, Pump)]
         found = {pump.hold.lease.partition: pump.position for pump in pumps}
-        return {p: position.next_sequence for p, position in found.items() if position is not None}
+        return {p: position for p, position in found.items() if position is not None}
 
 
 class _Work:
