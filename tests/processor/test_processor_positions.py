@@ -279,6 +279,28 @@ def test_a_hub_made_anew_and_still_empty_is_noticed_too(tmp_path, store):
     assert len(told) == 1
 
 
+def test_a_hub_made_anew_under_a_running_processor_is_said_until_it_is_started_again(
+    tmp_path, store
+):
+    told = []
+    hub = make_hub(tmp_path, partitions=1, events=7)
+
+    async def main():
+        seen = Seen()
+        processor = make_processor(hub, store, on_event=seen.event, on_error=told.append)
+        async with running(processor):
+            await until(lambda: seen.count == 7)
+            for part in tmp_path.glob("hub.db*"):
+                part.unlink()
+            make_hub(tmp_path, partitions=1, events=3).close()
+            await until(lambda: len(told) > 3)
+            assert isinstance(told[-1], lh.BadInput)
+            assert "made anew; open it again" in str(told[-1])
+
+    asyncio.run(main())
+    assert drain(lh.Hub.open(tmp_path / "hub.db"), store) == each(1, 3)
+
+
 def test_retention_that_passes_the_checkpoint_is_said_and_reading_goes_on(tmp_path, store):
     hub = make_hub(tmp_path, partitions=1)
     for _ in range(10):
