@@ -343,7 +343,7 @@ def test_retention_across_a_split_is_noticed_by_those_whom_it_concerns(
     last = feed.position_of("0", container.properties().next_lsn - 1)
     left, right = container.split("0")
     keys_left = [key for key in keys if container.range_of(key) == left]
-    container.upsert({"id": "y", "home_id": keys_left[0]})
+    container.upsert({"id": "y", "home_id": keys[0]})
     before = {r: feed.position_of(r, "earliest") for r in (left, right)}
     after = {r: feed.position_of(r, "latest") for r in (left, right)}
     container.trim(max_age_s=0)
