@@ -192,7 +192,8 @@ class Simulation:
 
     async def handle(self, instance: Instance, lease: Lease, events: Sequence[int]) -> None:
         self.handler_calls += 1
-        self.store.begin(instance.name, lease, self._awake())
+        lives = [each for each in self.instances if each.name == instance.name]
+        self.store.begin(instance.name, lease, self._awake() if lives[-1] is instance else {})
         await instance.clock.sleep(self.chance.uniform(0.01, 0.4))
         while instance.stubborn:
             await instance.clock.sleep(0.5)
