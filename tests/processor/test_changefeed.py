@@ -191,8 +191,9 @@ def test_ranges_are_dealt_out_equally_and_spare_instances_stand_by(container, le
 
 def test_a_split_while_running_loses_nothing_and_hands_on_the_progress(container, leases):
     seen = []
+    steady = {"start": "beginning", "lease_ttl_s": 60.0}  # nothing expires, however slow it goes
     with Running(
-        *(processor(container, leases, seen.extend, start="beginning") for _ in range(2))
+        *(processor(container, leases, seen.extend, **steady) for _ in range(2))
     ) as running:
         for n in range(60):
             put(container, n)
