@@ -195,6 +195,7 @@ def test_a_split_while_running_loses_nothing_and_hands_on_the_progress(container
     with Running(
         *(processor(container, leases, seen.extend, **steady) for _ in range(2))
     ) as running:
+        until(lambda: sum(len(each.partitions) for each in running.processors) == 4)
         for n in range(60):
             put(container, n)
             if n in (20, 40):

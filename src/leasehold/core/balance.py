@@ -149,10 +149,19 @@ def live_members(snapshot: Snapshot) -> set[str]:
 
 def leasable(snapshot: Snapshot, known: Collection[Partition]) -> tuple[Lease, ...]:
     """Leases that there is something to read for: of partitions that exist, and of split ones whose
-    children wait for them. Leases of partitions that are gone stay where they are, untouched."""
-    alive = {partition.id for partition in known}
-    alive.update(ancestor for partition in known for ancestor in partition.ancestors)
-    return tuple(lease for lease in snapshot.leases if lease.partition in alive)
+    children wait for them. Leases of partitions that are gone stay where they are, untouched; so
+    does a child's while its parent's is not read to the end, which can be there already if it was
+    made by somebody who did not see the parent's."""
+    above: dict[str, tuple[str, ...]] = {}
+    for partition in known:
+        line = (partition.id, *partition.ancestors)
+        above.update((name, line[n + 1 :]) for n, name in enumerate(line))
+    here = {lease.partition for lease in snapshot.leases}
+    return tuple(
+        lease
+        for lease in snapshot.leases
+        if lease.partition in above and here.isdisjoint(above[lease.partition])
+    )
 
 
 def missing(snapshot: Snapshot, known: Collection[Partition]) -> tuple[str, ...]:
