@@ -268,6 +268,23 @@ def test_an_on_error_that_raises_does_no_harm(tmp_path, store, is_async):
     assert len(told) >= 2
 
 
+def test_tries_count_although_on_error_raises(tmp_path, store):
+    tries = []
+
+    def on_batch(events):
+        tries.append(len(events))
+        raise ValueError("bad")
+
+    def on_error(error):
+        raise RuntimeError("nor can I")
+
+    hub = make_hub(tmp_path, partitions=1, events=2)
+    retry = lh.Retry(attempts=3, then="stop", backoff_s=0.01)
+    with pytest.raises(ValueError, match="bad"):
+        make_processor(hub, store, on_batch=on_batch, on_error=on_error, retry=retry).run()
+    assert tries == [2, 2, 2]
+
+
 def test_a_handler_that_fails_holds_up_no_other_partition(tmp_path, store):
     seen, errors = Seen(), []
 
