@@ -219,6 +219,15 @@ def test_a_split_while_nobody_runs_loses_nothing(container, leases):
     assert sorted(change.document["n"] for change in second) == list(range(20, 60))
 
 
+def test_a_range_that_was_split_before_the_unit_came_is_read_from_its_children(container, leases):
+    put(container, *range(20))
+    container.split(container.range_of("H1"))
+    put(container, *range(20, 30))
+    seen = []
+    processor(container, leases, seen.extend, start="beginning").run(until_drained=True)
+    assert sorted(change.document["n"] for change in seen) == list(range(30))
+
+
 def test_all_versions_and_deletes_are_delivered_in_order(container, leases):
     container.insert({"id": "x", "home": "H1", "n": 1})
     container.upsert({"id": "x", "home": "H1", "n": 2})

@@ -280,7 +280,7 @@ class Processor:
         while True:
             try:
                 if ends is None:
-                    ends = {each.partition: each.end for each in await self._feed.extents()}
+                    ends = await self._ends()
                 if self._clock.monotonic() >= look_at:
                     stored = await self._stored(ends)
                     look_at = self._clock.monotonic() + pause_s
@@ -292,6 +292,14 @@ class Processor:
                 self._report("looking whether all is done", error)
                 await self._clock.sleep(pause_s)
             await self._clock.sleep(DRAINED_CHECK_S)
+
+    async def _ends(self) -> dict[str, int]:
+        """How far to go, for each partition that the group reads or will. One that was split before
+        the group knew of it never gets a lease: its children have all of it."""
+        leaves = {each.id for each in await self._feed.partitions()}
+        leased = {each.partition for each in (await self._store.snapshot(self.group)).leases}
+        extents = await self._feed.extents()
+        return {each.partition: each.end for each in extents if each.partition in leaves | leased}
 
     async def _stored(self, partitions: Collection[str]) -> dict[str, float]:
         """Where the group is, as far as those are positions of this feed: it may be made anew."""
