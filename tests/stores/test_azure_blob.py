@@ -92,6 +92,68 @@ def test_a_lease_written_by_a_newer_version_is_refused(
     run(azurite, scenario)
 
 
+class HandClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        raise AssertionError("nobody should ask")
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody should wait")
+
+
+def test_what_is_seen_unchanged_for_a_while_is_that_old_whatever_the_stores_seconds_say(
+    azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = HandClock()
+
+    async def scenario(store: AzureBlobStore, wire: Wire, group: Group) -> None:
+        async def ages() -> tuple[float, float]:
+            look = await store.snapshot(group)
+            return look.leases[0].age_s, look.members[0].age_s
+
+        member = Member(instance="a", incarnation="1")
+        await store.create(group, {"0": EARLIEST})
+        await store.join(group, member)
+        lease = await take(store, group, "0", "a")
+        assert max(await ages()) < 300
+        clock.now += 300.5
+        assert min(await ages()) == 300.5
+        await store.renew([lease])
+        assert (await ages())[0] < 300
+        assert (await ages())[1] == 300.5
+        clock.now += 300.5
+        assert await ages() == (300.5, 601.0)
+
+    run(azurite, scenario, clock=clock)
+
+
+def test_the_time_that_asking_took_makes_nothing_older(azurite: Azurite) -> None:
+    clock = HandClock()
+
+    async def scenario(store: AzureBlobStore, wire: Wire, group: Group) -> None:
+        await store.create(group, {"0": EARLIEST})
+        await take(store, group, "0", "a")
+        ask = store._blobs.list_under
+
+        async def ask_slowly(verb: str, prefix: str) -> tuple[list[azure_layout.Blob], float]:
+            clock.now += 400
+            answer = await ask(verb, prefix)
+            clock.now += 400
+            return answer
+
+        store._blobs.list_under = ask_slowly  # type: ignore[method-assign]
+        ages = [(await store.snapshot(group)).leases[0].age_s for _ in range(3)]
+        assert max(ages[:2]) < 300
+        assert ages[2] == 800
+
+    run(azurite, scenario, clock=clock)
+
+
 @pytest.mark.parametrize("hours", [-24, 24])
 def test_an_instance_with_a_wrong_clock_sees_the_same_ages(
     azurite: Azurite, hours: int, monkeypatch: pytest.MonkeyPatch

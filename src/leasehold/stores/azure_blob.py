@@ -14,8 +14,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from leasehold.clock import SystemClock
 from leasehold.core.model import Checkpoint, Group, Lease, Member, Snapshot
 from leasehold.errors import BadInput, LeaseholdError, StoreUnavailable
+from leasehold.ports import Clock
 from leasehold.stores import azure_layout as layout
 from leasehold.stores.azure_container import Container, Settings, open_client
 from leasehold.stores.azure_layout import Blob, Claim, Progress
@@ -37,12 +39,16 @@ class AzureBlobStore:
         foreign_ttl_s: float = layout.STOCK_TTL_S,
         timeout_s: float = 5.0,
         concurrency: int = 16,
+        clock: Clock | None = None,
     ) -> None:
         """``foreign_ttl_s``: after how long a silent stock processor counts as gone."""
         self._blobs = Container(client, timeout_s=timeout_s, concurrency=concurrency)
         self.requests = self._blobs.requests
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._foreign_ttl_s = foreign_ttl_s
+        self._clock = clock or SystemClock()
+        self._watched: dict[str, dict[str, tuple[str, float]]] = {}
+        """By group and blob: its ETag, and since when it was seen with that."""
 
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> AzureBlobStore:
@@ -164,9 +170,23 @@ class AzureBlobStore:
 
     async def _list(self, group: Group) -> tuple[Snapshot, Mapping[str, Blob]]:
         root = layout.root_name(self._prefix, group)
+        asked = self._clock.monotonic()
         blobs, date_s = await self._blobs.list_under("snapshot", root)
+        blobs = self._watch(root, blobs, asked)
         self._blobs.remember(blob for blob in blobs if layout.MEMBER not in blob.name)
         return layout.snapshot_of(group, self._prefix, blobs, date_s, self._foreign_ttl_s)
+
+    def _watch(self, root: str, blobs: Iterable[Blob], asked: float) -> list[Blob]:
+        """Add what this process has seen itself, which is finer than the store's whole seconds. No
+        two clocks are compared: both times are from here, and what it took to ask is left out."""
+        before, now = self._watched.get(root, {}), self._clock.monotonic()
+        after = self._watched[root] = {}
+        aged = []
+        for blob in blobs:
+            etag, since = before.get(blob.name, ("", now))
+            after[blob.name] = blob.etag, since if etag == blob.etag else now
+            aged.append(replace(blob, watched_s=max(asked - after[blob.name][1], 0.0)))
+        return aged
 
     async def _create(self, verb: str, group: Group, partition: str, start: Checkpoint) -> None:
         name = layout.checkpoint_name(self._prefix, group, partition)

@@ -39,11 +39,13 @@ class Blob:
     modified_s: float
     date_s: float
     """The store's clock when it answered."""
+    watched_s: float = 0.0
+    """For how long this process has known it unchanged."""
 
     @property
     def age_s(self) -> float:
         """What has certainly passed: both times are cut to whole seconds, so up to 1 s less."""
-        return max(self.date_s - self.modified_s - 1.0 + _TICK_S, 0.0)
+        return max(self.date_s - self.modified_s - 1.0 + _TICK_S, self.watched_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
