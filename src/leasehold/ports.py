@@ -94,7 +94,8 @@ class Batch:
 
     events: Sequence[Any] = ()
     next: Checkpoint
-    """Where to continue after these events."""
+    """Where to continue after these events; without any: the end, past whatever is no event here
+    (any more). Whoever has read everything stands where ``extents`` says that it ends."""
     children: Mapping[str, Checkpoint] = field(default_factory=dict)
     """Not empty: the partition ends here and goes on in these."""
 

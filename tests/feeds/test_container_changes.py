@@ -136,6 +136,43 @@ def test_an_empty_page_goes_on_where_it_was(tmp_path: Path) -> None:
         assert container.changes("0", page.continuation).continuation == page.continuation
 
 
+def test_reading_ends_at_the_end_though_nothing_that_is_left_lies_there(tmp_path: Path) -> None:
+    clock = Clock()
+    with make(tmp_path / "c.db", ttl_s=-1, wall=clock) as container:
+        feed = container.feed()
+        for id in "abc":
+            put(container, id)
+        begin = feed.position_of("0", "earliest")
+        put(container, "b", ttl=5)
+        container.delete("c", "k")
+        clock.now += 10
+        one = feed.read_batch("0", begin, 10)
+        assert [change.lsn for change in one.events] == [1]
+        assert one.next.next_sequence == 2  # what comes after it is another read's
+        (extent,) = feed.kept()
+        rest = feed.read_batch("0", one.next, 10)
+        assert (list(rest.events), rest.next.next_sequence) == ([], extent.end)
+        assert rest.next == feed.position_of("0", "latest")
+        put(container, "d")
+        assert len(feed.read_batch("0", rest.next, 10).events) == 1
+
+
+@pytest.mark.parametrize("mode", ["latest", "all"])
+def test_reading_of_a_child_ends_at_its_end_though_its_sibling_has_the_last_change(
+    tmp_path: Path, mode: Any
+) -> None:
+    with make(tmp_path / "c.db") as container:
+        for n in range(20):
+            container.upsert({"id": "a", "key": f"k{n}"})
+        container.split("0")
+        feed = container.feed(mode)
+        for extent in feed.kept():
+            position = feed.position_of(extent.partition, "earliest")
+            while (batch := feed.read_batch(extent.partition, position, 100)).events:
+                position = batch.next
+            assert batch.next.next_sequence == extent.end
+
+
 def test_continuations_go_on_in_the_children_of_a_split_range(tmp_path: Path) -> None:
     with make(tmp_path / "c.db") as container:
         container.upsert_many({"id": str(n), "key": f"k{n}"} for n in range(20))

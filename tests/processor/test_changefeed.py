@@ -8,12 +8,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from leasehold.core.model import Group
 from leasehold.core.policy import manual
 from leasehold.core.retry import Retry
 from leasehold.errors import BadInput
 from leasehold.feeds.container import Container
 from leasehold.ports import Which
 from leasehold.processor.changefeed import ChangeFeedProcessor
+from leasehold.processor.estimator import Estimator
+from leasehold.processor.rewind import carry_out, plan
 from leasehold.stores import open_dead_letters, open_store
 
 QUICK = {"lease_ttl_s": 2.0, "balance_interval_s": 0.2, "poll_interval_s": 0.05}
@@ -77,6 +80,33 @@ def until(holds, bound_s=30.0):
     while not holds():
         assert time.monotonic() < end, "it did not come about"
         time.sleep(0.02)
+
+
+def drained(one):
+    """Run it until all is done; what hangs is noticed instead of waited for."""
+    thread = threading.Thread(target=one.run, kwargs={"until_drained": True}, daemon=True)
+    thread.start()
+    thread.join(30)
+    stuck = thread.is_alive()
+    one.stop()
+    thread.join(30)
+    assert not stuck, "not all was done"
+
+
+def group_of(feed):
+    return Group(namespace=feed.namespace, feed=feed.name, name="notify")
+
+
+def leased(leases, container):
+    async def look():
+        store = open_store(leases)
+        try:
+            look = await store.snapshot(group_of(container.feed()))
+            return {lease.partition for lease in look.leases}
+        finally:
+            await store.close()
+
+    return asyncio.run(look())
 
 
 def test_every_insert_and_update_is_delivered_and_the_run_ends_when_all_is_done(container, leases):
@@ -217,6 +247,100 @@ def test_a_split_while_nobody_runs_loses_nothing(container, leases):
     processor(container, leases, second.extend).run(until_drained=True)
     processor(container, leases, second.extend).run(until_drained=True)
     assert sorted(change.document["n"] for change in second) == list(range(20, 60))
+
+
+def test_ranges_split_again_and_again_while_nobody_ran_are_drained_in_one_run(container, leases):
+    put(container, *range(20))
+    processor(container, leases, ignore, start="beginning").run(until_drained=True)
+    for first in (20, 40, 60):
+        put(container, *range(first, first + 20))
+        for each in container.feed().leaves():
+            container.split(each.id)
+    put(container, *range(80, 100))
+    seen = []
+    drained(processor(container, leases, seen.extend))
+    assert sorted(change.document["n"] for change in seen) == list(range(20, 100))
+    assert leased(leases, container) == {each.id for each in container.feed().leaves()}
+
+
+def test_a_range_that_is_split_before_its_lease_is_made_is_drained_through_its_children(
+    container, leases, monkeypatch
+):
+    put(container, *range(20))
+    feed = container.feed()
+    partitions = feed.partitions
+
+    async def split_behind_the_first_look():
+        known = await partitions()
+        if len(known) == 4:
+            container.split(known[0].id)
+        return known
+
+    monkeypatch.setattr(feed, "partitions", split_behind_the_first_look)
+    seen = []
+    drained(processor(feed, leases, seen.extend, start="beginning"))
+    assert sorted(change.document["n"] for change in seen) == list(range(20))
+
+
+@pytest.mark.parametrize("mode", ["latest", "all"])
+def test_a_range_that_ends_with_deletes_is_drained_like_any_other(container, leases, mode):
+    put(container, *range(20))
+    drained(processor(container, leases, ignore, start="beginning", mode=mode))
+    container.delete("a3", "H3")
+    seen = []
+    drained(processor(container, leases, seen.extend, mode=mode))
+    assert len(seen) == (1 if mode == "all" else 0)
+
+
+def test_what_is_deleted_before_it_was_read_keeps_nobody_waiting(container, leases):
+    put(container, 3)
+    drained(processor(container, leases, ignore, start="beginning"))
+    put(container, 10)  # the same range, held up in the handler
+    go_on = threading.Event()
+
+    def on_changes(changes):
+        go_on.wait(30)
+
+    slow = processor(container, leases, on_changes, max_items=1)
+    put(container, 17, 24)
+    with Running(slow):  # which does not save by itself when it is idle
+        until(lambda: slow.partitions)
+        container.delete("a17", "H3")
+        container.delete("a24", "H3")
+        other = processor(container, leases, ignore, lease_ttl_s=60.0)
+        go_on.set()
+        drained(other)
+
+
+def test_a_split_range_that_ended_with_deletes_hands_on_and_nothing_remains(container, leases):
+    put(container, *range(20))
+    drained(processor(container, leases, ignore, start="beginning"))
+    container.delete("a3", "H3")
+    container.split(container.range_of("H3"))
+    container.delete("a10", "H3")
+    drained(processor(container, leases, ignore))
+    look = Estimator(container.feed(), group="notify", store=open_store(leases)).lag()
+    assert {p.partition for p in look.partitions} == {p.id for p in container.feed().leaves()}
+    assert [(p.lag_events, p.lag_s, p.astray) for p in look.partitions] == [(0, 0.0, None)] * 5
+    assert all(p.checkpoint == p.end for p in look.partitions)
+
+
+def test_after_deletes_were_passed_over_a_rewind_still_delivers_what_is_there(container, leases):
+    put(container, 3, 10, 17)
+    drained(processor(container, leases, ignore, start="beginning"))
+    container.delete("a17", "H3")
+    drained(processor(container, leases, ignore))
+    feed, store = container.feed(), open_store(leases)
+
+    async def back():
+        moves = await plan(feed, store, group_of(feed), "earliest")
+        await carry_out(store, moves)
+        await store.close()
+
+    asyncio.run(back())
+    seen = []
+    drained(processor(container, leases, seen.extend))
+    assert [change.document["n"] for change in seen] == [3, 10]
 
 
 def test_a_range_that_was_split_before_the_unit_came_is_read_from_its_children(container, leases):

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from leasehold.core.retry import Retry
 from leasehold.feeds.container import Container
 from leasehold.processor.changefeed import ChangeFeedProcessor
+from leasehold.processor.estimator import Estimator
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing.sim_time import SimClock, SimLoop
 
@@ -45,6 +46,9 @@ class Inline:
 
     async def event_times(self, positions):
         return self._feed.times_at(positions)
+
+    async def remaining(self, positions):
+        return self._feed.count_from(positions)
 
 
 class ContainerAndUnits(RuleBasedStateMachine):
@@ -110,7 +114,22 @@ class ContainerAndUnits(RuleBasedStateMachine):
             self.within(self._join(unit))
 
     async def _join(self, unit):
-        processor = ChangeFeedProcessor(
+        processor = self._processor(unit)
+        task = asyncio.ensure_future(processor.run_async())
+        self.running[unit].append((processor, task))
+
+    @rule(unit=units)
+    def drain(self, unit):
+        self.failing = 0
+        self.within(self._drain(unit))
+        self._require_told(unit)
+
+    async def _drain(self, unit):
+        async with asyncio.timeout(200):
+            await self._processor(unit).run_async(until_drained=True)
+
+    def _processor(self, unit):
+        return ChangeFeedProcessor(
             Inline(self.container.feed(UNITS[unit])),
             name=unit,
             on_changes=getattr(self, f"on_{unit}"),
@@ -120,8 +139,6 @@ class ContainerAndUnits(RuleBasedStateMachine):
             retry=Retry(backoff_s=0.1, backoff_max_s=1),
             clock=self.clock,
         )
-        task = asyncio.ensure_future(processor.run_async())
-        self.running[unit].append((processor, task))
 
     @rule(unit=units)
     def leave(self, unit):
@@ -176,6 +193,20 @@ class ContainerAndUnits(RuleBasedStateMachine):
             self.failing -= 1
             raise RuntimeError("the delegate failed")
 
+    def _require_told(self, unit):
+        for (home, id), done in self.wrote.items():
+            now = self.container.read(id, home)
+            if unit == "newest":
+                assert now is None or self.newest[home, id]["n"] == now["n"]
+                continue
+            told = self.history[home, id]
+            assert [operation for operation, _ in told] == [what for what, _ in done]
+            assert all(
+                lsn == wanted
+                for (_, lsn), (_, wanted) in zip(told, done, strict=True)
+                if wanted is not None
+            )
+
     @invariant()
     def each_documents_changes_come_in_order(self):
         for place in getattr(self, "history", {}).values():
@@ -188,22 +219,23 @@ class ContainerAndUnits(RuleBasedStateMachine):
         self.failing = 0
         self.wait(120)
         try:
-            for (home, id), done in self.wrote.items():
-                now = self.container.read(id, home)
-                if now is not None:
-                    assert self.newest[home, id]["n"] == now["n"]
-                told = self.history[home, id]
-                assert [operation for operation, _ in told] == [what for what, _ in done]
-                assert all(
-                    lsn == wanted
-                    for (_, lsn), (_, wanted) in zip(told, done, strict=True)
-                    if wanted is not None
-                )
             leaves = set(self.leaves())
             for unit, mode in UNITS.items():
+                self._require_told(unit)
                 group = self.running[unit][0][0].group
                 look = self.within(self.store.snapshot(group))
                 assert {lease.partition for lease in look.leases} == leaves, mode
+                ends = {each.partition: each.end for each in self.container.feed(mode).kept()}
+                for lease in look.leases:
+                    assert lease.checkpoint.next_sequence == ends[lease.partition], mode
+                estimator = Estimator(
+                    Inline(self.container.feed(mode)),
+                    group=unit,
+                    store=self.store,
+                    clock=self.clock,
+                )
+                estimate = self.within(estimator.observe())
+                assert (estimate.lag_events, estimate.lag_s, estimate.gone) == (0, 0.0, ())
         finally:
             for task in asyncio.all_tasks(self.loop):
                 task.cancel()

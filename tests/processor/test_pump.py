@@ -54,6 +54,20 @@ class ListFeed:
         return Batch(events=events, next=Checkpoint(next_sequence=upto, token=str(upto - 1)))
 
 
+class GappyFeed(ListFeed):
+    """One whose last sequences hold nothing any more, as if what was there had been deleted."""
+
+    def __init__(self, count, empty_from):
+        super().__init__(count)
+        self.empty_from = empty_from
+
+    async def read(self, partition, position, max_events):
+        batch = await super().read(partition, position, max_events)
+        events = [event for event in batch.events if event.sequence < self.empty_from]
+        upto = events[-1].sequence + 1 if events else self.count
+        return replace(batch, events=events, next=Checkpoint(next_sequence=upto))
+
+
 class Desk:
     """The work, and a record of it."""
 
@@ -213,6 +227,90 @@ def test_with_manual_checkpoints_only_the_users_own_count():
         pump.let_go("b", Reason.BALANCED)
         await rig.task
         assert rig.checkpoint == 4
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("policy", "stored", "in_the_end"),
+    [
+        (every(batches=1), [20, 30], 30),
+        (every(events=1), [20, 30], 30),
+        (every(seconds=5), [0, 20], 30),
+        (every(events=1000), [0, 0], 30),
+        (manual(), [0, 0], 0),
+    ],
+)
+def test_the_checkpoint_moves_past_what_the_feed_has_nothing_of_as_the_policy_says(
+    policy, stored, in_the_end
+):
+    async def main():
+        rig = Rig()
+        rig.feed = GappyFeed(20, empty_from=15)
+        pump = await rig.start(policy=policy)
+        await asyncio.sleep(3)
+        assert rig.desk.done == list(range(15))
+        assert pump.position.next_sequence == 20
+        found = [rig.checkpoint]
+        await asyncio.sleep(4)
+        rig.feed.count = 30
+        await asyncio.sleep(1)
+        assert pump.position.next_sequence == 30
+        assert [*found, rig.checkpoint] == stored
+        writes = rig.writes
+        if policy != every(seconds=5):  # it is due a little later
+            await asyncio.sleep(60)
+            assert rig.writes == writes
+        pump.let_go("b", Reason.BALANCED)
+        await rig.task
+        assert rig.checkpoint == in_the_end
+
+    run_virtual(main())
+
+
+def test_where_the_user_has_checkpointed_all_the_checkpoint_moves_past_nothing_too():
+    async def main():
+        rig = Rig(at=5)
+        rig.feed = GappyFeed(12, empty_from=8)
+        pump = await rig.start(policy=manual())
+        await asyncio.sleep(3)
+        assert rig.checkpoint == 5  # 5 to 7 are handled, and the user has not said so
+        rig.feed.empty_from = rig.feed.count = 14
+        await asyncio.sleep(3)
+        assert await pump.save(Checkpoint(next_sequence=14))
+        rig.feed.count = 17
+        await asyncio.sleep(3)
+        assert rig.checkpoint == 17
+
+    run_virtual(main())
+
+
+def test_failed_tries_are_not_counted_against_others_when_what_failed_is_gone():
+    async def main():
+        rig = Rig(at=2)
+        rig.feed = GappyFeed(5, empty_from=2)  # what failed was deleted before it was tried again
+        await rig.start(orphaned=True, retry=BURY)
+        await asyncio.sleep(3)
+        assert rig.checkpoint == 5
+        rig.desk.bad = {5}
+        rig.feed.count, rig.feed.empty_from = 6, 6
+        await asyncio.sleep(10)
+        assert rig.desk.calls == [[5], [5]]
+        assert [sequence for sequence, _, _ in rig.desk.buried] == [5]
+
+    run_virtual(main())
+
+
+def test_a_lease_lost_while_there_was_nothing_to_do_is_noticed_when_the_end_moves():
+    async def main():
+        rig = Rig(at=2)
+        rig.feed = GappyFeed(2, empty_from=2)
+        await rig.start(policy=manual())
+        await asyncio.sleep(3)
+        await rig.store.acquire([rig.lease()], "b", 10.0)
+        rig.feed.count = 5
+        assert await rig.task is Reason.LOST
+        assert rig.checkpoint == 2
 
     run_virtual(main())
 

@@ -63,8 +63,9 @@ class ContainerReader:
                 return Batch(events=changes, next=self._at(changes[-1].lsn + 1))
             self._remember_gap(line, lsn, line[-1].next_lsn)
             children = db.execute(SQL["children"], (range,)).fetchall()
-        begin = self._at(line[-1].next_lsn)
-        return Batch(next=self._at(lsn), children={str(child): begin for (child,) in children})
+        # Past what there is to pass over: deletes and older states, which this mode does not have.
+        end = self._at(line[-1].next_lsn)
+        return Batch(next=end, children={str(child): end for (child,) in children})
 
     def locate(self, range: int, start: Any) -> Checkpoint:
         """The position that a start setting means right now."""

@@ -283,6 +283,8 @@ class Processor:
                     ends = await self._ends()
                 if self._clock.monotonic() >= look_at:
                     stored = await self._stored(ends)
+                    if await self._were_split(ends.keys() - stored.keys()):
+                        ends = await self._ends()
                     look_at = self._clock.monotonic() + pause_s
                 at = stored | self._in_hand()
                 if all(partition in at and at[partition] >= end for partition, end in ends.items()):
@@ -300,6 +302,13 @@ class Processor:
         leased = {each.partition for each in (await self._store.snapshot(self.group)).leases}
         extents = await self._feed.extents()
         return {each.partition: each.end for each in extents if each.partition in leaves | leased}
+
+    async def _were_split(self, partitions: Collection[str]) -> bool:
+        """Whether any of them was, between a look at the feed and the making of leases."""
+        if not partitions:
+            return False
+        known = await self._feed.partitions()
+        return any(each in partition.ancestors for partition in known for each in partitions)
 
     async def _stored(self, partitions: Collection[str]) -> dict[str, float]:
         """Where the group is, as far as those are positions of this feed: it may be made anew."""

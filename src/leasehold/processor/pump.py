@@ -22,7 +22,7 @@ from leasehold.core.lifecycle import Again, Done, Handled, Pause, Phase, Read, R
 from leasehold.core.model import Checkpoint, Lease
 from leasehold.core.policy import Every
 from leasehold.core.retry import Bisection, Retry, decide, resume
-from leasehold.errors import BadInput, HandlerHung, PositionGone
+from leasehold.errors import BadInput, HandlerHung, PositionGone, SinkUnavailable
 from leasehold.ports import Batch, Clock, Feed, LeaseStore
 from leasehold.processor.handlers import Once, Outcome, Stop
 
@@ -51,6 +51,8 @@ class Pace:
     retry_max_s: float = 30.0
     handler_timeout_s: float | None = None
     gone: Literal["earliest", "fail"] = "earliest"
+    read_ahead: bool = True
+    """Whether to read the next batch while one is handled."""
 
     def check(self) -> None:
         """Refuse settings that cannot work, by name."""
@@ -171,6 +173,12 @@ class Pump:
         """Everything before it is handled. None until the feed was read: it may be made anew."""
         return self._position if self._has_read else None
 
+    @property
+    def held(self) -> bool:
+        """Whether what is being done here may still take effect. Any thread may ask."""
+        lost = lifecycle.Lost() in self._signals or self.life.ending is Reason.LOST
+        return not lost and not self._stale
+
     async def save(self, position: Checkpoint) -> bool:
         """The user's own checkpoint. False: the lease is somebody else's."""
         return await self._write(position, 0, by_hand=True)
@@ -215,10 +223,13 @@ class Pump:
         if len(self._batch.events):
             if self._work.one_by_one:
                 self._batch = replace(self._batch, events=Once(self._batch.events))
-            self._ahead = asyncio.ensure_future(self._read_from(self._batch.next))
+            if self._pace.read_ahead:
+                self._ahead = asyncio.ensure_future(self._read_from(self._batch.next))
             return Read()
         if self._batch.children:
             return Read(ended=True)
+        if self._batch.next.next_sequence > self._position.next_sequence and not await self._pass():
+            return Refused()
         if self._unsaved and (self._save_when_idle or self._due):
             return Handled(save=True)
         return Again(self._pace.poll_interval_s)
@@ -237,6 +248,8 @@ class Pump:
         self._finished(outcome.done)
         if outcome.error is None:
             return self._handled()
+        if isinstance(outcome.error, SinkUnavailable):
+            raise outcome.error  # no fault of the events, so nothing to count
         return await self._failed(outcome.error, self._search(events[outcome.done :]))
 
     async def _save(self) -> lifecycle.Event:
@@ -273,6 +286,18 @@ class Pump:
 
     async def _read_from(self, position: Checkpoint) -> Batch:
         return await self._feed.read(self.hold.lease.partition, position, self._pace.max_events)
+
+    async def _pass(self) -> bool:
+        """Go on behind what the feed has nothing of any more, such as deleted documents, and with
+        them whatever failed there: those who wait for the end of the feed look at the checkpoint.
+        False: the lease is somebody else's."""
+        position, all_saved = self._batch.next, self._position == self.hold.lease.checkpoint
+        if self._policy.manual and all_saved and not await self._write(position, 0, by_hand=True):
+            return False
+        self._position, self._attempts, self._suspect = position, 0, False
+        self._unsaved_events += 1  # as the policy sees it
+        self._unsaved_batches += 1
+        return True
 
     def _forget_ahead(self) -> None:
         if self._ahead is not None:
@@ -334,6 +359,8 @@ class Pump:
             return await self._yield(search)
         if outcome.error is None:
             return await self._proceed(search.succeeded(), size)
+        if isinstance(outcome.error, SinkUnavailable):
+            raise outcome.error
         return await self._failed(outcome.error, search)
 
     def _search(self, events: Sequence[Any]) -> Bisection:

@@ -292,6 +292,9 @@ class _Readers:
     async def read_to_the_end(self) -> None:
         while await self.read_some(7):
             pass
+        ends = {each.partition: each.end for each in await self._subject.feed.extents()}
+        for partition, position in self._leases.items():
+            assert position.next_sequence == ends[partition], f"{partition}: not at its end"
 
     def require(self, *numbers: int) -> None:
         assert sorted(self.found) == sorted(_bodies(KEYS, *numbers))
