@@ -188,15 +188,17 @@ class AzureBlobStore:
             aged.append(replace(blob, watched_s=max(asked - after[blob.name][1], 0.0)))
         return aged
 
-    async def _create(self, verb: str, group: Group, partition: str, start: Checkpoint) -> None:
+    async def _create(self, verb: str, group: Group, partition: str, start: Checkpoint) -> bool:
+        """False: it was there."""
         name = layout.checkpoint_name(self._prefix, group, partition)
         metadata = layout.write_progress(group, partition, Progress(checkpoint=start))
         if await self._blobs.make(verb, name, metadata) is None:
             await self._check_existing(verb, name, partition, metadata)
-            return
+            return False
         # A blob to claim from the start: stock processors claim a missing one less carefully.
         name = layout.ownership_name(self._prefix, group, partition)
         await self._blobs.make(verb, name, layout.write_claim(group, partition, Claim()))
+        return True
 
     async def _check_existing(
         self, verb: str, name: str, partition: str, metadata: dict[str, str]
@@ -380,11 +382,24 @@ class AzureBlobStore:
         if progress is None or progress.children is None or progress.closed:
             return
         await _all(
-            self._create(verb, group, child, start) for child, start in progress.children.items()
+            self._hand_on(verb, group, child, start) for child, start in progress.children.items()
         )
         await self._blobs.remove(verb, layout.ownership_name(self._prefix, group, parent))
         metadata = layout.write_progress(group, parent, replace(progress, closed=True))
         await self._blobs.change(verb, blob.name, metadata, blob.etag)
+
+    async def _hand_on(self, verb: str, group: Group, child: str, start: Checkpoint) -> None:
+        """A child that was made beside its parent, and that nobody ever held, takes over the
+        parent's progress."""
+
+        def moved(blob: Blob) -> dict[str, str] | None:
+            progress = layout.read_progress(blob)
+            if progress is None or not progress.untouched or progress.checkpoint == start:
+                return None
+            return layout.write_progress(group, child, replace(progress, checkpoint=start))
+
+        if not await self._create(verb, group, child, start):
+            await self._rewrite(verb, layout.checkpoint_name(self._prefix, group, child), moved)
 
 
 async def _all(actions: Iterable[Awaitable[R]]) -> list[R]:

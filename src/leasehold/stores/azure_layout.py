@@ -84,6 +84,11 @@ class Progress:
         mine = (self.holder, self.epoch) == (lease.owner, lease.epoch)
         return self.ours and mine and lease.owner is not None
 
+    @property
+    def untouched(self) -> bool:
+        """Nobody ever held it."""
+        return self.ours and self.epoch == 0 and self.children is None
+
     def open_to(self, lease: Lease) -> bool:
         """Whether the holder of the claim may write: a stock processor's write leaves no holder."""
         return self.held_by(lease) or not self.ours

@@ -127,7 +127,8 @@ class MemoryStore:
         del records.leases[parent.partition]
         records.replaced.add(parent.partition)
         for child, start in children.items():
-            if child not in records.leases and child not in records.replaced:
+            untouched = child not in records.leases or records.leases[child][0].epoch == 0
+            if untouched and child not in records.replaced:
                 self._put(Lease(group=parent.group, partition=child, checkpoint=start, version="0"))
         return True
 

@@ -299,7 +299,8 @@ RETURNING
     lease.offered_to, lease.weight, lease.ttl_s, 0.0::double precision
 
 -- name: split
--- A parent closed meanwhile by another connection meets the condition too: the answer is yes.
+-- A parent closed meanwhile by another connection meets the condition too: the answer is yes. A
+-- child that was made beside its parent, and that nobody ever held, takes over the parent's progress.
 WITH before AS MATERIALIZED (
     SELECT closed FROM {schema}.leasehold_leases
     WHERE namespace = %(namespace)s AND feed = %(feed)s AND group_name = %(group_name)s
@@ -321,7 +322,9 @@ children AS (
     ) AS given (id)
     WHERE NOT (SELECT closed FROM before)
     ORDER BY given.id
-    ON CONFLICT DO NOTHING
+    ON CONFLICT (namespace, feed, group_name, partition) DO UPDATE
+    SET next_sequence = excluded.next_sequence, token = excluded.token
+    WHERE leasehold_leases.epoch = 0
 )
 SELECT 1 FROM parent
 

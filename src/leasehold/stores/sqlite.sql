@@ -226,7 +226,8 @@ RETURNING
 
 -- name: split
 -- Children enter beside the parent's own row, which meets itself and is closed: all or nothing.
--- Of a parent closed before, only that row is left, and says so.
+-- Of a parent closed before, only that row is left, and says so. A child that was made beside its
+-- parent, and that nobody ever held, takes over the parent's progress.
 WITH parent AS (
     SELECT * FROM leasehold_leases
     WHERE namespace = :namespace AND feed = :feed AND group_name = :group_name
@@ -240,7 +241,11 @@ UNION ALL
 SELECT namespace, feed, group_name, value ->> 0, value ->> 1, value ->> 2, (SELECT monotonic())
 FROM parent, json_each(:rows)
 WHERE NOT closed
-ON CONFLICT DO UPDATE SET closed = true WHERE partition = :parent
+ON CONFLICT DO UPDATE SET
+    closed = (partition = :parent),
+    next_sequence = excluded.next_sequence,
+    token = excluded.token
+WHERE partition = :parent OR epoch = 0
 RETURNING 1
 
 -- name: groups

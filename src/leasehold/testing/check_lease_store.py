@@ -387,6 +387,27 @@ async def a_child_can_be_split_in_its_turn(open_store: OpenStore, group: Group) 
 
 
 @check
+async def a_childs_lease_made_beside_its_parents_takes_over_the_progress_unless_it_was_held(
+    open_store: OpenStore, group: Group
+) -> None:
+    store, other = await open_store(), await open_store()
+    begin, end = {"00": EARLIEST, "01": EARLIEST, "02": EARLIEST, "03": _at(40)}, _at(30)
+    # An instance that saw no leases yet, but the split already, was a moment later than another.
+    await store.create(group, {"0": EARLIEST})
+    await other.create(group, begin)
+    mine = await _take(other, group, "01", "b")
+    await other.checkpoint([replace(mine, checkpoint=_at(35))])
+    await store.rewind([replace((await _leases(store, group))["02"], checkpoint=_at(2))])
+    held = await _take(store, group, "0", "a")
+    assert await store.split(held, dict.fromkeys(begin, end))
+    found = {p: lease.checkpoint for p, lease in (await _leases(other, group)).items()}
+    assert found == {"00": end, "01": _at(35), "02": _at(2), "03": end}
+    assert (await _take(other, group, "00", "b")).checkpoint == end
+    await store.close()
+    await other.close()
+
+
+@check
 async def members_are_known_without_owning_anything(open_store: OpenStore, group: Group) -> None:
     store, other = await open_store(), await open_store()
     await store.join(group, _member("a"))
