@@ -1,0 +1,1 @@
+"""The home-security application: sensors, alerts, and what is made of them."""

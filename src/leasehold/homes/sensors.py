@@ -1,0 +1,331 @@
+"""Sends the readings of many homes to a hub: history, real time, faster, or as fast as it goes.
+
+What was sent last is kept in a small file beside the hub, so that a stopped simulator goes on where
+it was. After a crash at most one batch is sent again, byte by byte the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+
+from leasehold.core.event import EventData
+from leasehold.errors import BadInput, FeedUnavailable
+from leasehold.feeds.hub import Hub
+from leasehold.homes.days import KINDS, MINUTE_MS, Rates, Town
+from leasehold.homes.flaws import Flaws, spoil
+from leasehold.homes.readings import Writer, body, home_id
+
+try:
+    import fcntl
+except ImportError:  # not on every platform; there, nobody watches that only one simulator runs
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger("leasehold")
+HOMES = 100_000
+BATCH_READINGS = 100_000
+TICK_S = 1.0
+CATCH_UP_MINUTES = 15.0
+RETRY_S, RETRY_MAX_S = 0.5, 30.0
+HOUR_MS = 60 * MINUTE_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far a simulator has come; ``hub`` tells whether it is still the same hub."""
+
+    hub: str
+    next_ms: int | None = None
+    """All readings before this time of the sensors' clock are sent."""
+    sent: int = 0
+    co_since_ms: int | None = None
+
+
+class Sensors:
+    """The sensors of all homes. One at a time may send to a hub; ``close`` lets the next one.
+
+    ``speed`` is 1 for real time, a number for so many times faster (or slower), or ``"max"``.
+    The time in the readings is the sensors' own clock: real time follows the wall clock, any other
+    speed goes on from the last reading and may run ahead of the wall clock.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        *,
+        homes: int = HOMES,
+        seed: int = 1,
+        speed: float | Literal["max"] = 1.0,
+        rates: Rates | None = None,
+        flaws: Flaws | None = None,
+        catch_up_minutes: float = CATCH_UP_MINUTES,
+        on_sent: Callable[[Sensors], None] | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``catch_up_minutes``: how much of a pause real time makes up for; the rest is left out.
+        ``on_sent`` is called after every batch."""
+        self.speed = parse_speed(speed)
+        self.hub, self.town = hub, Town(homes, seed, rates)
+        self.flaws = flaws or Flaws()
+        self._catch_up_ms = int(catch_up_minutes * MINUTE_MS)
+        self._on_sent, self._wall = on_sent, wall
+        self._writers: dict[int, Writer] = {}
+        self._lock = _Lock(_beside(hub.path, "sensors.lock"))
+        try:
+            self._state = _load(_beside(hub.path, "sensors.json"), hub.identity)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def sent(self) -> int:
+        """Readings sent to this hub so far, by earlier simulators, too."""
+        return self._state.sent
+
+    @property
+    def next_ms(self) -> int | None:
+        """All readings before this time are sent; None: nothing was sent yet."""
+        return self._state.next_ms
+
+    @property
+    def co_since_ms(self) -> int | None:
+        """Since when homes have a carbon monoxide detector, by the sensors' clock."""
+        return self._state.co_since_ms
+
+    def backfill(
+        self, hours: float, until: float | None = None, *, stop: threading.Event | None = None
+    ) -> int:
+        """Send the history of so many hours up to ``until`` (a Unix time; now, if left out), as
+        fast as it goes. What was sent before is not sent again. How many readings there were."""
+        if not 0 < hours < inf:
+            raise BadInput(f"hours of history: {hours}; give more than 0")
+        until_ms = int((self._wall() if until is None else until) * 1000)
+        before, begin_ms = self.sent, until_ms - int(hours * HOUR_MS)
+        self._move(max(begin_ms, self.next_ms or begin_ms))
+        stop = stop or threading.Event()
+        while not stop.is_set() and self._next < until_ms:
+            self._send(until_ms, stop)
+        return self.sent - before
+
+    def run(self, stop: threading.Event | None = None, *, minutes: float | None = None) -> int:
+        """Send until stopped, or for so many minutes of the sensors' clock. How many there were."""
+        if minutes is not None and not 0 < minutes < inf:
+            raise BadInput(f"minutes: {minutes}; give more than 0, or leave it out")
+        stop, before = stop or threading.Event(), self.sent
+        origin_ms, began = self._begin(minutes), self._wall()
+        end_ms = inf if minutes is None else origin_ms + minutes * MINUTE_MS
+        tick_ms = TICK_S * 1000 * self.speed
+        while not stop.is_set() and self._next < end_ms:
+            due_ms = min(origin_ms + self._elapsed_ms(began), end_ms)
+            if due_ms < min(self._next + tick_ms, end_ms):
+                stop.wait((min(self._next + tick_ms, end_ms) - due_ms) / 1000 / self.speed)
+            else:
+                self._send(due_ms, stop)
+        return self.sent - before
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _next(self) -> int:
+        assert self._state.next_ms is not None
+        return self._state.next_ms
+
+    def _elapsed_ms(self, began: float) -> float:
+        return inf if self.speed == inf else (self._wall() - began) * 1000 * self.speed
+
+    def _begin(self, minutes: float | None) -> int:
+        """Where the sensors' clock stands at the beginning."""
+        now_ms = int(self._wall() * 1000)
+        if self.speed != 1:
+            # So that a first run of known length ends now, and not in the future.
+            first_ms = now_ms - int((minutes or 0) * MINUTE_MS)
+            self._move(first_ms if self.next_ms is None else self.next_ms)
+            return self._next
+        next_ms = now_ms if self.next_ms is None else self.next_ms
+        if next_ms < now_ms - self._catch_up_ms:
+            log.warning(
+                "the sensors were off for %.0f minutes; readings of the last %.0f are sent",
+                (now_ms - next_ms) / MINUTE_MS,
+                self._catch_up_ms / MINUTE_MS,
+            )
+            next_ms = now_ms - self._catch_up_ms
+        self._move(next_ms)
+        return max(now_ms, next_ms)
+
+    def _send(self, until_ms: float, stop: threading.Event) -> None:
+        """One batch. A hub in trouble is tried again until it takes it, or ``stop`` is set."""
+        self._notice_co()
+        keys, bodies, end_ms = self._batch(until_ms)
+        delay_s = RETRY_S
+        while len(bodies):
+            try:
+                self.hub.send_columns(keys, bodies)
+                break
+            except FeedUnavailable as error:
+                log.warning("%s readings not sent: %s: it is tried again", len(bodies), error)
+                if stop.wait(delay_s):
+                    return
+                delay_s = min(2 * delay_s, RETRY_MAX_S)
+        self._keep(replace(self._state, next_ms=end_ms, sent=self._state.sent + len(bodies)))
+        if self._on_sent is not None:
+            self._on_sent(self)
+
+    def _batch(self, until_ms: float) -> tuple[pa.StringArray, pa.BinaryArray, int]:
+        """The next readings, of as many minutes as fit, and up to where they go."""
+        pieces, count, at = [], 0, self._next
+        while at < until_ms and count < BATCH_READINGS:
+            keys, bodies, at = self._piece(at, until_ms, BATCH_READINGS - count)
+            pieces.append((keys, bodies))
+            count += len(bodies)
+        if len(pieces) == 1:
+            return *pieces[0], at
+        return *(pa.concat_arrays(column) for column in zip(*pieces, strict=True)), at
+
+    def _piece(
+        self, from_ms: int, until_ms: float, most: int
+    ) -> tuple[pa.StringArray, pa.BinaryArray, int]:
+        """Readings from within one minute, of either all homes with or all without detectors."""
+        minute = from_ms // MINUTE_MS
+        base = minute * MINUTE_MS
+        end_ms = int(min(until_ms, base + MINUTE_MS))
+        since = self._state.co_since_ms
+        kinds = len(KINDS) if since is not None and since <= from_ms else len(KINDS) - 1
+        if since is not None and from_ms < since:
+            end_ms = min(end_ms, since)
+        part = self.town.places(from_ms - base, end_ms - base)
+        homes = max(1, most // kinds)
+        if part.stop - part.start > homes:
+            end_ms = max(base + int(self.town.moments[part.start + homes]), from_ms + 1)
+            part = self.town.places(from_ms - base, end_ms - base)
+        readings = self.town.readings(minute, part, kinds)
+        if kinds not in self._writers:
+            self._writers[kinds] = Writer(self.town.numbers, kinds)
+        keys, bodies = self._writers[kinds].columns(part, readings)
+        if self.flaws:
+            dice = self.town.dice(minute, part, kinds)[~readings.silent]
+            keys, bodies = spoil(keys, bodies, self.flaws, dice, self.town.homes)
+        return keys, bodies, end_ms
+
+    def _notice_co(self) -> None:
+        if self._state.co_since_ms is None and _co_wanted(self.hub.path, self.hub.identity):
+            log.info("every home has a carbon monoxide detector now")
+            self._keep(replace(self._state, co_since_ms=self._next))
+
+    def _move(self, next_ms: int) -> None:
+        self._state = replace(self._state, next_ms=next_ms)
+
+    def _keep(self, state: State) -> None:
+        self._state = state
+        try:
+            _write(_beside(self.hub.path, "sensors.json"), asdict(state))
+        except OSError as error:
+            log.warning("%s: how far the sensors are is not written: it is tried again", error)
+
+
+def parse_speed(speed: Any) -> float:
+    """``"max"`` or a number above 0."""
+    if speed == "max":
+        return inf
+    try:
+        number = float(speed)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not number > 0:
+        raise BadInput(f"speed is {speed!r}; give a number such as 1 (real time) or 10, or max")
+    return number
+
+
+def add_co_detectors(path: str | os.PathLike[str]) -> None:
+    """Give every home a carbon monoxide detector (SPEC H4). ``path`` is the hub's; a simulator that
+    runs notices with its next batch, one that is started later at once."""
+    with Hub.open(path) as hub:
+        _write(_beside(hub.path, "sensors.co"), {"hub": hub.identity})
+
+
+def send_reading(
+    hub: Hub, home: int | str, kind: str, value: float, *, ts_ms: int | None = None
+) -> bytes:
+    """One more reading, now: break a window, for example. The body that was sent."""
+    if kind not in KINDS:
+        raise BadInput(f"there is no sensor of kind {kind!r}; there are {', '.join(KINDS)}")
+    name = home_id(home) if isinstance(home, int) else home
+    text = body(name, kind, value, 50, int(time.time() * 1000) if ts_ms is None else ts_ms)
+    hub.send(EventData(text), partition_key=name)
+    return text
+
+
+class _Lock:
+    """Held until it is released or the process dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._file.close()
+                raise Busy(
+                    f"another simulator is sending to this hub (it holds {path}); stop it first"
+                ) from None
+
+    def release(self) -> None:
+        self._file.close()
+
+
+class Busy(BadInput):
+    """Another simulator is sending to the hub."""
+
+
+def _beside(hub: Path, name: str) -> Path:
+    return hub.with_name(f"{hub.name}.{name}")
+
+
+def _co_wanted(hub: Path, identity: str) -> bool:
+    with suppress(OSError, ValueError):
+        return bool(json.loads(_beside(hub, "sensors.co").read_bytes()) == {"hub": identity})
+    return False
+
+
+def _load(path: Path, identity: str) -> State:
+    try:
+        state = State(**json.loads(path.read_bytes()))
+        numbers = (state.next_ms, state.sent, state.co_since_ms)
+        if not all(number is None or isinstance(number, int) for number in numbers):
+            raise ValueError(f"{numbers} are not all numbers")
+    except FileNotFoundError:
+        return State(hub=identity)
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(
+            f"{path} is damaged ({error}); remove it, and the sensors begin anew"
+        ) from error
+    # The hub may have been made anew since.
+    return state if state.hub == identity else State(hub=identity)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        unfinished.write_text(json.dumps(content))
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
