@@ -14,6 +14,7 @@ from leasehold.errors import (
     LeaseholdError,
     LeaseLost,
     PositionGone,
+    SinkUnavailable,
     StoreUnavailable,
 )
 from leasehold.feeds import open_feed
@@ -57,6 +58,7 @@ __all__ = [
     "Processor",
     "Registry",
     "Retry",
+    "SinkUnavailable",
     "Snapshot",
     "StoreUnavailable",
     "Which",

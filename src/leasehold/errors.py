@@ -32,6 +32,11 @@ class FeedUnavailable(LeaseholdError):
     """A feed did not answer, or not in time. Try again."""
 
 
+class SinkUnavailable(LeaseholdError):
+    """Where a handler writes to does not take it now. No event is to blame: the same is tried again
+    until it works, and counts as no attempt. A handler may raise it itself."""
+
+
 class LeaseLost(LeaseholdError):
     """Another instance has the partition now. Stop working on it; write nothing more."""
 
