@@ -109,6 +109,15 @@ def test_a_balanced_target_is_left_as_it_is(standing):
     assert by_count(parts, target, members, {}) == target
 
 
+@given(standings(), st.data())
+def test_a_target_that_is_carried_out_in_part_stays_the_target(standing, data):
+    """Or those who look meanwhile would send leases elsewhere, and somebody would get too many."""
+    parts, current, members = standing
+    target = by_count(parts, current, members, {})
+    done = data.draw(st.sets(st.sampled_from(parts))) if parts else ()
+    assert by_count(parts, current | {p: target[p] for p in done}, members, {}) == target
+
+
 @given(standings())
 def test_no_other_even_target_moves_fewer(standing):
     parts, current, members = standing

@@ -58,7 +58,11 @@ def by_count(
     members: Collection[str],
     weights: Mapping[str, float],
 ) -> dict[str, str]:
-    """Even numbers: spread of at most one, with the fewest possible moves."""
+    """Even numbers: spread of at most one, with the fewest possible moves.
+
+    A target that is carried out in part still gives the same target. So members that look one after
+    another, while leases are on their way, agree where each of them goes.
+    """
     if not members:
         return {}
     owned: dict[str, list[str]] = {member: [] for member in sorted(members)}
@@ -66,18 +70,16 @@ def by_count(
     for partition in sorted(partitions):
         owned.get(current.get(partition, ""), pool).append(partition)
     low, extra = divmod(len(partitions), len(owned))
-    # Those who own most get the larger quota: anything else would move more.
-    for rank, member in enumerate(sorted(owned, key=lambda name: (-len(owned[name]), name))):
+    # Those who own more than the smaller quota get the larger one: anything else would move more.
+    # Among the rest not what they own decides, which changes on the way, but the name.
+    slots: list[str] = []
+    for rank, member in enumerate(sorted(owned, key=lambda name: (len(owned[name]) <= low, name))):
         quota = low + (rank < extra)
         pool += owned[member][quota:]
         owned[member] = owned[member][:quota]
-    room = [(len(mine), member) for member, mine in owned.items()]
-    heapq.heapify(room)
-    for partition in sorted(pool):
-        count, member = room[0]
-        owned[member].append(partition)
-        heapq.heapreplace(room, (count + 1, member))
-    return {partition: member for member, mine in owned.items() for partition in mine}
+        slots += [member] * (quota - len(owned[member]))
+    target = {partition: member for member, mine in owned.items() for partition in mine}
+    return target | dict(zip(sorted(pool), sorted(slots), strict=True))
 
 
 def by_weight(threshold: float = 0.2) -> Assign:
