@@ -123,6 +123,36 @@ def test_an_orderly_stop_passes_the_partitions_on_without_waiting_for_expiry():
     run_virtual(main())
 
 
+def test_who_is_asked_to_stop_in_mid_look_says_so_before_it_lets_go_of_anything():
+    """Others that stop just then would count it as one that stays, and pass their leases to it."""
+
+    async def main():
+        world = World()
+        store = FaultyStore(world.store, Faults(), random.Random(0), world.clock)
+        a, b = world.start("a", store=store), world.start("b")
+        await asyncio.sleep(10)
+        said, snapshot, release = [], store.snapshot, store.release
+
+        async def stop_meanwhile(group):
+            store.snapshot = snapshot
+            look = await snapshot(group)
+            a.stop()
+            return look
+
+        async def watched(leases):
+            said.extend(
+                m.leaving for m in world.store._snapshot(GROUP).members if m.instance == "a"
+            )
+            await release(leases)
+
+        store.snapshot, store.release = stop_meanwhile, watched
+        await world.tasks[a]
+        assert said == [True, True]
+        await world.stop(b)
+
+    run_virtual(main())
+
+
 def test_an_instance_restarted_under_its_name_takes_up_its_leases_at_once():
     async def main():
         world = World()

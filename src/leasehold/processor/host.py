@@ -151,12 +151,13 @@ class Host:
 
     async def _tick(self, began: float) -> float:
         """One round of upkeep; when to begin the next."""
-        if not await self._ask(self._store.heartbeat(self.group, self._member())):
+        member = self._member()
+        if not await self._ask(self._store.heartbeat(self.group, member)):
             raise InstanceReplaced(
                 f"instance {self.instance!r} of {self.group} was started again elsewhere; "
                 "this one stops. Give each instance a name of its own."
             )
-        if self._stopping_since is not None and not self._announced:
+        if member.leaving and not self._announced:
             # Others that stop at the same moment say so, too, before anyone deals out its leases.
             self._announced = True
             await self._clock.sleep(0.1 * self.settings.balance_interval_s)
@@ -171,6 +172,8 @@ class Host:
             }
             await self._ask(self._store.create(self.group, starts))
             snapshot = await self._ask(self._store.snapshot(self.group))
+        if self._stopping_since is not None and not self._announced:
+            return began  # asked to stop meanwhile: the others must hear of it first
         now = self._clock.monotonic()
         if now - self._looked_at > 2 * self.settings.balance_interval_s:
             self._waiting = {}  # asleep or cut off meanwhile: nobody was kept waiting
