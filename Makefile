@@ -44,7 +44,7 @@ demo: $(VENV) $(JAVA)
 	$(RUN) $(BIN)/leasehold demo $(ARGS)
 
 test: $(VENV) $(JAVA) $(SERVERS)
-	$(RUN) $(BIN)/python -m pytest -n 2 --durations=10 $(ARGS)
+	$(RUN) $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=10 $(ARGS)
 
 lint: $(VENV)
 	@$(BIN)/ruff check
