@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from rich.markup import escape
 from rich.table import Table
@@ -26,10 +26,15 @@ from leasehold.cli.options import (
 from leasehold.core.model import Group
 from leasehold.core.start import Start, parse
 from leasehold.errors import BadInput, StoreUnavailable
+from leasehold.feeds.container_feed import ChangeFeed
+from leasehold.feeds.hub import Hub
 from leasehold.ports import Feed, LeaseStore
 from leasehold.processor.changefeed import WORDS
 from leasehold.processor.rewind import Move, Outcome, alive_text, carry_out, owners, plan
 from leasehold.stores import open_store
+
+if TYPE_CHECKING:
+    from leasehold.spark.delta_rewind import DeltaRewind
 
 
 def rewind(
@@ -45,18 +50,31 @@ def rewind(
     fence: Annotated[
         bool, Option("--fence", help="Take the leases from owners that are alive.")
     ] = False,
+    sink: Annotated[
+        str | None,
+        Option(
+            metavar="URL",
+            help="The Delta table that the group writes: its rows past the position are removed.",
+        ),
+    ] = None,
+    sink_key: Annotated[
+        str, Option(metavar="COLUMN", help="The table's column that names the partition.")
+    ] = "partition",
     yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send a group to another position; its events are delivered (again) from there.
 
     Refuses while an owner is alive, unless told to fence it off. Exits with 1 if some partitions
-    could not be moved.
+    could not be moved. A group that writes to a Delta table goes back together with it: rows that
+    are partly made of events before the position go, too, and the position moves back to their
+    first event.
     """
     start = _start(to)
     with opened_feed(feed, mode) as opened:
         key = Group(namespace=opened.namespace, feed=opened.name, name=group)
-        asking = _Asking(unit_of(opened), fence=fence, yes=yes)
+        table = None if sink is None else _table_of(sink, sink_key, opened, key)
+        asking = _Asking(unit_of(opened), fence=fence, yes=yes, table=table)
         moves, outcome = asyncio.run(
             _run(opened, open_store(store), key, start, partition, asking=asking)
         )
@@ -76,6 +94,16 @@ class _Asking(NamedTuple):
     unit: str
     fence: bool
     yes: bool
+    table: DeltaRewind | None = None
+
+
+def _table_of(url: str, column: str, feed: Hub | ChangeFeed, group: Group) -> DeltaRewind:
+    # Only here, because PySpark takes its time to load.
+    from leasehold.spark.delta import DeltaSink  # noqa: PLC0415
+    from leasehold.spark.delta_rewind import DeltaRewind  # noqa: PLC0415
+
+    of = feed.container if isinstance(feed, ChangeFeed) else feed
+    return DeltaRewind(DeltaSink(url, key=column), group, of.identity)
 
 
 def _start(text: str) -> Start:
@@ -97,14 +125,21 @@ async def _run(
 ) -> tuple[tuple[Move, ...], Outcome]:
     try:
         moves = await plan(feed, store, group, to, partitions or None)
-        if not moves:
+        ends: Mapping[str, int] = {}
+        if asking.table is not None:
+            moves, ends = await asking.table.plan(feed, store, moves)
+        if not moves and not ends:
             return moves, Outcome(done=(), refused={})
         notes.print(_table(moves, asking.unit))
         if not asking.fence:
             _require_nobody(moves)
         if not asking.yes:
-            confirm(_question(moves, group, asking), abort=True, err=True)
-        return moves, await carry_out(store, moves, fence=asking.fence)
+            confirm(_question(moves, group, asking, ends), abort=True, err=True)
+        if asking.table is None:
+            return moves, await carry_out(store, moves, fence=asking.fence)
+        outcome, rows = await asking.table.carry_out(store, moves, ends, fence=asking.fence)
+        notes.print(f"{counted(rows, 'row')} removed from the table", highlight=False)
+        return moves, outcome
     except StoreUnavailable:
         notes.print("some partitions may have been moved: look with leasehold lag", highlight=False)
         raise
@@ -121,11 +156,13 @@ def _require_nobody(moves: Sequence[Move]) -> None:
         )
 
 
-def _question(moves: Sequence[Move], group: Group, asking: _Asking) -> str:
+def _question(moves: Sequence[Move], group: Group, asking: _Asking, ends: Mapping[str, int]) -> str:
     again, skipped = sum(move.again for move in moves), sum(move.skipped for move in moves)
     effects = [f"{counted(again, asking.unit)} will be delivered again"]
     if skipped:
         effects.append(f"{counted(skipped, asking.unit)} will be SKIPPED")
+    if asking.table is not None and ends:
+        effects.append(f"{counted(asking.table.rows_after(ends), 'row')} of the table will go")
     if asking.fence and (alive := owners(moves)):
         effects.append(f"{', '.join(alive)} will be fenced off")
     return f"Move {counted(len(moves), 'partition')} of {group}? {'; '.join(effects)}."

@@ -1,5 +1,16 @@
 """PySpark: the data source, ``SparkProcessor`` and the exactly-once ``DeltaSink``."""
 
+from leasehold.errors import MissingExtra
+
+try:
+    import deltalake as _deltalake  # noqa: F401
+    import polars as _polars  # noqa: F401
+    import pyspark as _pyspark  # noqa: F401
+except ImportError as error:
+    raise MissingExtra(
+        f"{error.name} is not installed; it comes with: pip install 'leasehold[spark]'"
+    ) from error
+
 from leasehold.spark.delta import DeltaSink
 from leasehold.spark.processor import Progress, SparkBatch, SparkProcessor
 from leasehold.spark.session import local_session

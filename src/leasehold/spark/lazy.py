@@ -120,24 +120,25 @@ class LazyHub:
         return sum(max(0, self._ends.get(p, at) - at) for p, at in positions.items())
 
     async def read(self, partition: str, position: Checkpoint, max_events: int) -> Batch:
+        first = position.next_sequence
+        if partition not in self._positions:
+            self._positions[partition] = first  # all that begin now take their share at once
+            await self._require_known(partition, position)
+        self._positions[partition] = first
         extents = {each.partition: each for each in await self._shared_look()}
         self._ends = {p: each.end for p, each in extents.items()}
-        here, first = extents.get(partition), position.next_sequence
-        if partition not in self._positions:
-            await self._require_known(partition, position)
+        here = extents.get(partition)
         if here is None or not here.first <= first < here.end:
             # At the end, or nowhere: the hub says which, and whether it is still the same hub.
             found = await self._hub.read(partition, position, 1)
-            self._positions[partition] = found.next.next_sequence
             if not len(found.events):
                 return Batch(next=found.next)
             return await self._batch(Range(partition=partition, first=first, end=first + 1))
-        self._positions[partition] = first
         self._turn += 1
         backlogs = [
-            Range(partition=p, first=at, end=extents[p].end)
+            Range(partition=p, first=at, end=max(at, self._ends[p]))
             for p, at in self._positions.items()
-            if p in extents and at <= extents[p].end
+            if p in self._ends
         ]
         shares = {each.partition: each for each in pick(backlogs, max_events, turn=self._turn)}
         one = Range(partition=partition, first=first, end=first + 1)

@@ -1,0 +1,78 @@
+"""Fewer, larger files in a Delta table, and the old ones removed; writers need not stop.
+
+Compaction changes no row, so a writer's commit does not mind it. Vacuum removes what no version
+within the retention names; files of a commit under way are younger than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from leasehold.errors import BadInput, SinkUnavailable
+
+TRIES = 5
+KEEP_HOURS_MIN = 1.0
+"""A job that runs longer than this between its first file and its commit is out of bounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    files_before: int
+    files_after: int
+    vacuumed: int
+
+
+def compact(
+    url: str,
+    *,
+    keep_hours: float = 168.0,
+    target_bytes: int | None = None,
+    sort_by: tuple[str, ...] = (),
+    storage_options: Mapping[str, str] | None = None,
+) -> Compacted:
+    """Put small files together, remove those that nobody needs any more, and tidy the log."""
+    if not keep_hours >= KEEP_HOURS_MIN:
+        raise BadInput(
+            f"keep_hours must be {KEEP_HOURS_MIN:g} or more, not {keep_hours:g}: younger files may "
+            "belong to a commit that is under way"
+        )
+    try:
+        table = DeltaTable(url, storage_options=dict(storage_options or {}))
+    except TableNotFoundError as error:
+        raise BadInput(f"there is no Delta table at {url}") from error
+    try:
+        before = len(table.file_uris())
+        _merged(table, target_bytes, sort_by)
+        table.update_incremental()
+        removed = table.vacuum(
+            retention_hours=int(keep_hours),
+            dry_run=False,
+            enforce_retention_duration=False,
+            full=True,
+        )
+        table.create_checkpoint()
+        return Compacted(
+            files_before=before, files_after=len(table.file_uris()), vacuumed=len(removed)
+        )
+    except DeltaError as error:
+        raise SinkUnavailable(f"{url} cannot be compacted now: {error}") from error
+
+
+def _merged(table: DeltaTable, target_bytes: int | None, sort_by: tuple[str, ...]) -> Any:
+    for _ in range(TRIES - 1):
+        try:
+            return _once(table, target_bytes, sort_by)
+        except CommitFailedError:  # a rewind removed rows meanwhile
+            table.update_incremental()
+    return _once(table, target_bytes, sort_by)
+
+
+def _once(table: DeltaTable, target_bytes: int | None, sort_by: tuple[str, ...]) -> Any:
+    if sort_by:
+        return table.optimize.z_order(list(sort_by), target_size=target_bytes)
+    return table.optimize.compact(target_size=target_bytes)
