@@ -336,6 +336,28 @@ def test_an_owner_sheds_to_a_member_that_has_too_little():
     assert plan_of("b", look).take == ()
 
 
+def test_what_to_shed_is_decided_a_moment_after_somebody_came():
+    """Of many that start together some may be seen before the others; what they were given would
+    have to move once more."""
+    few = snapshot(*(lease(str(n), "a") for n in range(6)), members="ab")
+    first = plan_of("a", few, held="012345", met={"a"})
+    assert (first.look_again, dict(first.shed), first.settled) == (True, {}, False)
+    more = snapshot(*few.leases, members="abc")
+    second = plan_of("a", more, held="012345", met=first.members)
+    assert (second.look_again, dict(second.shed)) == (True, {})
+    third = plan_of("a", more, held="012345", met=second.members)
+    assert not third.look_again
+    assert sorted(third.shed.values()) == ["b", "b", "c", "c"]
+
+
+def test_somebody_new_puts_off_neither_taking_nor_leaving():
+    look = snapshot(lease("0", "a"), lease("1"), lease("2"), members="ab")
+    todo = plan_of("a", look, held="0", met=())
+    assert (len(todo.take), todo.look_again) == (1, False)
+    todo = plan_of("a", look, held="0", met=(), leaving=True)
+    assert (dict(todo.shed), todo.look_again) == ({"0": "b"}, False)
+
+
 def test_a_released_lease_goes_to_the_member_it_was_offered_to():
     look = snapshot(lease("0", offered_to="b"), lease("1", "a"), members="abc")
     assert [t.partition for t in plan_of("b", look).take] == ["0"]

@@ -35,11 +35,26 @@ def test_different_seeds_give_different_runs():
     assert simulate(3, trace=True).trace != simulate(4, trace=True).trace
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (1, 12), (1, 20), (20, 5)])
-def test_scaling_is_even_within_two_intervals_with_the_fewest_moves(before, after, seed):
-    report = scale(before, after, partitions=32, seed=seed)
-    assert report.intervals <= 2
-    assert report.moves == report.least_moves
-    assert report.later_moves == 0
-    assert report.counts[-1] - report.counts[0] <= 1
+@pytest.mark.parametrize(
+    ("before", "after", "replaced", "seeds"),
+    [
+        (1, 3, 0, range(6)),
+        (1, 12, 0, range(70, 76)),  # among them some that once moved more than they had to
+        (1, 20, 0, range(82, 88)),
+        (20, 5, 0, range(12)),
+        (20, 5, 0, range(12, 24)),
+        (20, 19, 0, range(3)),
+        (20, 1, 0, range(3)),
+        (12, 4, 0, range(6)),
+        (10, 10, 5, range(12)),
+    ],
+    ids=str,
+)
+def test_scaling_is_even_within_two_intervals_with_the_fewest_moves(before, after, replaced, seeds):
+    for seed in seeds:
+        report = scale(before, after, replaced=replaced, partitions=32, seed=seed)
+        assert report.intervals <= 2, seed
+        assert report.moves == report.least_moves, seed
+        assert report.later_moves == 0, seed
+        assert len(report.counts) == after, seed
+        assert report.counts[-1] - report.counts[0] <= 1, seed

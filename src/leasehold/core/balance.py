@@ -40,6 +40,11 @@ class Timing:
         """The pause between two looks while leases are changing hands."""
         return self.balance_interval_s / 3
 
+    @property
+    def moment_s(self) -> float:
+        """How long members that come or go together may need until all of them have said so."""
+        return self.balance_interval_s / 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -50,6 +55,10 @@ class Plan:
     """(partition, epoch) that others should let go or should take: since when that was seen."""
     settled: bool = True
     """False while any lease is on its way from one member to another."""
+    members: frozenset[str] = frozenset()
+    """Those among whom it shares out."""
+    look_again: bool = False
+    """Some have just come and more may be about to; what to shed is clear a moment later."""
 
 
 def by_count(
@@ -187,11 +196,13 @@ def plan(
     waiting: Mapping[tuple[str, int], float],
     now: float,
     timing: Timing,
+    met: Collection[str] | None = None,
     leaving: bool = False,
     assign: Assign = by_count,
 ) -> Plan:
     """What this instance does now. ``held`` are the partitions it works on or is letting go;
-    ``waiting`` is the last plan's; ``now`` is its own monotonic clock."""
+    ``waiting`` and ``met`` are the last plan's, and its members (None: it knows them all); ``now``
+    is its own monotonic clock."""
     leases, held = leasable(snapshot, known), frozenset(held)
     members = live_members(snapshot) | {me}
     if leaving:
@@ -218,7 +229,15 @@ def plan(
             if _overdue(lease, now - since, timing, cooperative=lease.owner in heartbeats):
                 take.append(lease)
     shed = {p: target.get(p) for p in sorted(held) if target.get(p) != me}
-    return Plan(take=tuple(take), shed=shed, waiting=still_waiting, settled=settled)
+    look_again = bool(shed) and not leaving and met is not None and not members <= set(met)
+    return Plan(
+        take=tuple(take),
+        shed={} if look_again else shed,
+        waiting=still_waiting,
+        settled=settled,
+        members=frozenset(members),
+        look_again=look_again,
+    )
 
 
 def next_look_s(unsettled_for_s: float | None, timing: Timing) -> float:

@@ -103,6 +103,7 @@ class Host:
         self._clock, self._report = clock, report
         self._tasks: dict[str, asyncio.Task[Reason]] = {}
         self._waiting: Mapping[tuple[str, int], float] = {}
+        self._met: frozenset[str] = frozenset()
         self._looked_at = 0.0
         self._unsettled_since: float | None = None
         self._wake = asyncio.Event()
@@ -160,7 +161,7 @@ class Host:
         if member.leaving and not self._announced:
             # Others that stop at the same moment say so, too, before anyone deals out its leases.
             self._announced = True
-            await self._clock.sleep(0.1 * self.settings.balance_interval_s)
+            await self._clock.sleep(self.settings.moment_s)
         await self._renew()
         known = await self._ask(self._feed.partitions())
         snapshot = await self._ask(self._store.snapshot(self.group))
@@ -184,6 +185,7 @@ class Host:
             me=self.instance,
             held=self.workers,
             waiting=self._waiting,
+            met=self._met,
             now=now,
             timing=self.settings,
             leaving=self._stopping_since is not None,
@@ -194,6 +196,8 @@ class Host:
             self._unsettled_since = None
         elif self._unsettled_since is None:
             self._unsettled_since = now
+        if todo.look_again:
+            return now + self.settings.moment_s
         since = self._unsettled_since
         usual_s = next_look_s(None if since is None else now - since, self.settings)
         expiry_s = expires_in_s(snapshot, self.instance) + 0.02 * self.settings.balance_interval_s
@@ -214,7 +218,7 @@ class Host:
                 worker.lose()
 
     async def _follow(self, todo: Plan) -> None:
-        self._waiting = todo.waiting
+        self._waiting, self._met = todo.waiting, todo.members
         stopping = self._stopping_since is not None
         for partition, member in todo.shed.items():
             reason = Reason.SHUTDOWN if stopping else Reason.BALANCED

@@ -25,11 +25,14 @@ class ScaleReport:
     """Partitions per instance at the end."""
 
 
-def scale(before: int, after: int, *, partitions: int = 32, seed: int = 0) -> ScaleReport:
-    return run_virtual(_scale(before, after, partitions, seed))
+def scale(
+    before: int, after: int, *, replaced: int = 0, partitions: int = 32, seed: int = 0
+) -> ScaleReport:
+    """All that come or go do so at the same moment; ``replaced``: that many more go and come."""
+    return run_virtual(_scale(before, after, replaced, partitions, seed))
 
 
-async def _scale(before: int, after: int, partitions: int, seed: int) -> ScaleReport:
+async def _scale(before: int, after: int, replaced: int, partitions: int, seed: int) -> ScaleReport:
     sim = Simulation(seed, partitions=partitions)
     interval = sim.settings.balance_interval_s
     for _ in range(before):
@@ -38,11 +41,11 @@ async def _scale(before: int, after: int, partitions: int, seed: int) -> ScaleRe
     look = sim.store.look(GROUP)
     owners = {lease.partition: lease.owner for lease in look.leases if lease.owner}
     began, moves = sim.clock.monotonic(), sim.store.moves
-    for instance in sim.instances[after:]:
+    for instance in sim.instances[min(before, after) - replaced :]:
         sim.leave(instance)
-    for _ in range(after - before):
+    for _ in range(max(after - before, 0) + replaced):
         sim.start()
-    stay = [instance.name for instance in sim.instances[:after]]
+    stay = [instance.name for instance in sim.instances if not instance.leaving]
     target = by_count(owners, owners, stay, {})
     while not await _even(sim, stay):
         await sim.watch(0.05)
