@@ -14,5 +14,6 @@ except ImportError as error:
 from leasehold.spark.delta import DeltaSink
 from leasehold.spark.processor import Progress, SparkBatch, SparkProcessor
 from leasehold.spark.session import local_session
+from leasehold.spark.source import register
 
-__all__ = ["DeltaSink", "Progress", "SparkBatch", "SparkProcessor", "local_session"]
+__all__ = ["DeltaSink", "Progress", "SparkBatch", "SparkProcessor", "local_session", "register"]
