@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from leasehold.clock import SystemClock
@@ -46,6 +47,11 @@ class SqliteDeadLetters:
             requests=self.requests,
         )
         self.path = self._file.path
+        self._timeout_s = timeout_s
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process, such as a Spark executor, opens the file for itself."""
+        return partial(type(self), self.path.absolute(), timeout_s=self._timeout_s), ()
 
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> SqliteDeadLetters:
