@@ -49,7 +49,13 @@ class Offset:
         found: dict[str, Any] = {"feed": self.feed, "next": _sorted(self.next)}
         return found | {"begin": _sorted(self.begin)} if self.begin else found
 
+    def same_place(self, other: Offset) -> bool:
+        return (self.feed, self.next) == (other.feed, other.next)
+
     def ranges_after(self, start: Offset) -> list[Range]:
+        """What the batch between the two has to read."""
+        if self.same_place(start):
+            return []
         begins = {**(start.next if start.feed == self.feed else {}), **self.begin}
         return [
             Range(partition=partition, first=begins[partition], end=end)
@@ -93,7 +99,7 @@ def advance(
         next=begins | {each.partition: each.end for each in taken},
         begin={p: first for p, first in begins.items() if known.get(p) != first},
     )
-    return start if (found.feed, found.next) == (start.feed, start.next) else found
+    return start if found.same_place(start) else found
 
 
 def still_there(feed: AnyFeed, start: Offset, end: Offset, gone: Gone) -> list[Range]:
