@@ -1,0 +1,277 @@
+"""What the web page asks: a home's last readings, its last hour and its last day.
+
+A thread follows the activity table and keeps the last day of all homes in memory (``window``), the
+newest first. Whoever asks before all of it is there is answered from the table itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from leasehold.errors import LeaseholdError
+from leasehold.feeds.hub_keys import partition_of
+from leasehold.homes.activity import CO_LIMIT_PPM
+from leasehold.homes.table import ActivityTable, File, Gone, Listing
+from leasehold.homes.window import HOUR_MINUTES, Reading, Series, Window
+
+log = logging.getLogger("leasehold")
+MINUTE_S = 60.0
+POLL_S = 0.25
+LOOK_S = 15.0
+"""How long nothing new may come before the table is asked whether its log was tidied up."""
+RETRY_S = 2.0
+SILENT_AFTER_S = 300.0
+ALARM_MINUTES = 15
+REMEMBERED = 256
+
+State = Literal["quiet", "open", "alarm", "silent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomeState:
+    home_id: str
+    now_ms: int
+    state: State
+    why: tuple[str, ...]
+    """Kinds of sensor that make it so."""
+    readings: tuple[Reading, ...]
+
+
+class Reads:
+    def __init__(
+        self,
+        table: ActivityTable,
+        *,
+        partitions: int | None = None,
+        clock: Callable[[], float] = time.time,
+        on_news: Callable[[], None] | None = None,
+    ) -> None:
+        """``partitions``: of the hub, so that the table is searched where a home can be.
+        ``clock``: the sensors' time. ``on_news`` is called, in a thread, when there are rows."""
+        self.table, self._partitions = table, partitions
+        self._clock, self._on_news = clock, on_news
+        self.window = Window(self._now_minute())
+        self._listing: Listing | None = None
+        self._waiting: list[File] = []
+        """Files that are not in memory yet, those to be read first last."""
+        self._since_minute: int | None = None
+        self._version = -1
+        self._found: OrderedDict[str, tuple[int, Window]] = OrderedDict()
+        self._turn = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.failing = ""
+        """Why the table cannot be followed right now."""
+
+    @property
+    def loaded(self) -> bool:
+        """Whether all that is asked for is in memory."""
+        return self._since_minute is not None and not self._waiting
+
+    @property
+    def version(self) -> int:
+        """The table's version up to which everything is known; -1: none yet."""
+        return self._version
+
+    def home_state(self, home_id: str) -> HomeState:
+        window = self._window_for(home_id, self._now_minute() - HOUR_MINUTES)
+        readings = tuple(window.readings(home_id))
+        now_ms = int(self._clock() * 1000)
+        state, why = _judged(readings, window.last_hour(home_id), now_ms)
+        return HomeState(home_id=home_id, now_ms=now_ms, state=state, why=why, readings=readings)
+
+    def last_hour(self, home_id: str) -> Series:
+        """By minute."""
+        since = self._now_minute() - HOUR_MINUTES
+        return self._window_for(home_id, since).last_hour(home_id)
+
+    def last_day(self, home_id: str) -> Series:
+        """By half hour."""
+        return self._window_for(home_id, self.window.since_minute).last_day(home_id)
+
+    def start(self) -> Self:
+        self._thread = threading.Thread(target=self._run, name="activity-reads", daemon=True)
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def catch_up(self) -> None:
+        """Read all there is. For programs that want no thread."""
+        while self._step():
+            pass
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                busy, self.failing = self._step(), ""
+            except LeaseholdError as error:
+                if str(error) != self.failing:
+                    log.warning("the activity table is not followed now: %s", error)
+                busy, self.failing = False, str(error)
+                self._stop.wait(RETRY_S)
+            except Exception as error:  # a reader that dies unseen would show old news for ever
+                log.exception("following the activity table failed; it is read anew")
+                busy, self.failing, self._listing = False, repr(error), None
+                self._stop.wait(RETRY_S)
+            if not busy:
+                self._stop.wait(POLL_S)
+
+    def _step(self) -> bool:
+        """What is new first, then one more file of what was. False: there is nothing to do."""
+        self.window.advance(self._now_minute())
+        try:
+            if self._listing is None:
+                return self._begin()
+            return self._follow() or self._load_one()
+        except Gone as reason:
+            log.info("%s: the last day is read anew", reason)
+            self._listing = None
+            return True
+
+    def _begin(self) -> bool:
+        listing = self.table.listing()
+        if listing is None:
+            return False
+        self.window = Window(self._now_minute(), homes=max(1024, len(self.window)))
+        since = self.window.since_minute
+        recent = [f for f in listing.files if _reaches(f, since)]
+        self._waiting = sorted(recent, key=lambda file: file.hour)
+        self._since_minute = self._now_minute() + 1
+        self._version, self._looked_at = listing.version, time.monotonic()
+        self._forget()
+        self._listing = listing
+        self._note_progress()
+        return True
+
+    def _follow(self) -> bool:
+        files = self.table.added_by(self._version + 1)
+        if files is None:
+            self._require_whole_log()
+            return False
+        self._version += 1
+        self._looked_at = time.monotonic()
+        for file in files:
+            if _reaches(file, self.window.since_minute):
+                self._take(file)
+        if files and self._on_news is not None:
+            self._on_news()
+        return True
+
+    def _require_whole_log(self) -> None:
+        """A log that was tidied up has holes; waiting for what is in them would be for ever."""
+        if time.monotonic() - self._looked_at < LOOK_S:
+            return
+        self._looked_at = time.monotonic()
+        now = self.table.listing()
+        assert self._listing is not None
+        if now is None or now.identity != self._listing.identity or now.version > self._version:
+            # It may have come between the two looks.
+            if now is not None and self.table.added_by(self._version + 1) is not None:
+                return
+            raise Gone(f"the log of {self.table.url} was tidied up or made anew")
+
+    def _load_one(self) -> bool:
+        if not self._waiting:
+            return False
+        self._take(self._waiting[-1])
+        self._waiting.pop()
+        self._note_progress()
+        return True
+
+    def _note_progress(self) -> None:
+        """From when on memory has everything."""
+        if self._waiting:
+            self._since_minute = (self._waiting[-1].hour + 1) * HOUR_MINUTES
+        else:
+            self._since_minute = self.window.since_minute
+            self._forget()
+
+    def _forget(self) -> None:
+        with self._turn:
+            self._found.clear()
+
+    def _take(self, file: File) -> None:
+        for rows in self.table.rows(file):
+            self.window.add(rows)
+
+    def _window_for(self, home_id: str, since_minute: int) -> Window:
+        known = self._since_minute
+        if known is not None and (known <= since_minute or not self._waiting):
+            return self.window
+        return self._searched(home_id)
+
+    def _searched(self, home_id: str) -> Window:
+        """The last day of one home out of the table, while memory has not all of it yet."""
+        listing, version = self._listing, self._version
+        if listing is None:
+            return self.window
+        kept = self._found.get(home_id)
+        if kept is not None and kept[0] == version:
+            return kept[1]
+        window = Window(self._now_minute(), homes=1)
+        files = self._files_now(listing)
+        rows = self.table.rows_of(home_id, window.since_minute, files, self._partition(home_id))
+        window.add(rows)
+        with self._turn:
+            self._found[home_id] = (version, window)
+            while len(self._found) > REMEMBERED:
+                self._found.popitem(last=False)
+        return window
+
+    def _files_now(self, listing: Listing) -> Sequence[File]:
+        if listing.version == self._version:
+            return listing.files
+        now = self.table.listing()
+        return listing.files if now is None else now.files
+
+    def _partition(self, home_id: str) -> str | None:
+        return None if self._partitions is None else str(partition_of(home_id, self._partitions))
+
+    def _now_minute(self) -> int:
+        return int(self._clock() // MINUTE_S)
+
+
+def _reaches(file: File, since_minute: int) -> bool:
+    if (file.hour + 1) * HOUR_MINUTES <= since_minute:
+        return False
+    low, high = file.bounds.get("minute", (None, None))
+    return low is None or high is None or high >= since_minute
+
+
+def _judged(
+    readings: Sequence[Reading], hour: Series, now_ms: int
+) -> tuple[State, tuple[str, ...]]:
+    alarms = tuple(_alarms(readings, hour, now_ms))
+    if alarms:
+        return "alarm", alarms
+    fresh = [r for r in readings if now_ms - r.ts_ms <= SILENT_AFTER_S * 1000]
+    if not fresh:
+        return "silent", ()
+    opened = tuple(r.kind for r in fresh if r.kind in ("door", "window") and r.value > 0)
+    return ("open", opened) if opened else ("quiet", ())
+
+
+def _alarms(readings: Sequence[Reading], hour: Series, now_ms: int) -> Iterator[str]:
+    """Glass that broke some minutes ago is still an alarm. Gas is until a reading says otherwise,
+    for a detector that falls silent may have done so because of a fire."""
+    if any(hour.levels["glass"][-ALARM_MINUTES:]):
+        yield "glass"
+    since_ms = now_ms - HOUR_MINUTES * 60_000
+    if any(r.kind == "co" and r.value >= CO_LIMIT_PPM and r.ts_ms >= since_ms for r in readings):
+        yield "co"

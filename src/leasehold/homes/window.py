@@ -1,0 +1,248 @@
+"""The last day of all homes in memory: a ring of minutes, a ring of half hours, last readings.
+
+About 1.7 kB a home. Partial aggregates are merged as they come, in any order; what is older than a
+day, or further ahead than ``AHEAD_MINUTES``, leaves no trace.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from leasehold.homes.days import KINDS, Ints
+
+HOUR_MINUTES = 60
+BUCKET_MINUTES = 30
+DAY_BUCKETS = 48
+AHEAD_MINUTES = 11
+"""Sensors' clocks may be a little ahead of ours."""
+COLUMNS = (
+    "home_id",
+    "minute",
+    "kind",
+    "events",
+    "active",
+    "highest",
+    "last_value",
+    "last_ts",
+    "battery",
+)
+EVENTS_MAX, LEVEL_MAX = 255, 65_535
+PER_PPM = 10
+CO = KINDS.index("co")
+
+
+class Reading(NamedTuple):
+    """The last one of a sensor."""
+
+    kind: str
+    value: float
+    ts_ms: int
+    battery: float | None
+
+
+class Series(NamedTuple):
+    """What happened in equal steps of time, by kind of sensor.
+
+    A level is how often a sensor noticed something (motion, an opening, breaking glass), or the
+    highest carbon monoxide in ppm. None: there was no reading in that step.
+    """
+
+    start_minute: int
+    step_minutes: int
+    levels: dict[str, list[float | None]]
+
+
+class _Ring:
+    """One plane of counts and levels for each of the newest steps of time."""
+
+    def __init__(self, step_minutes: int, back: int, ahead: int, homes: int) -> None:
+        self.step, self.back, self.ahead = step_minutes, back, ahead
+        self.slots = back + ahead + 1
+        self.head: int | None = None
+        self.events = np.zeros((self.slots, len(KINDS), homes), np.uint8)
+        self.levels = np.zeros((self.slots, len(KINDS), homes), np.uint16)
+
+    def advance(self, now_minute: int) -> None:
+        """Make room: what leaves the ring is forgotten."""
+        head = now_minute // self.step
+        if self.head is None:
+            self.head = head
+        for step in range(max(self.head + 1, head - self.slots + 1), head + 1):
+            slot = (step + self.ahead) % self.slots
+            self.events[slot] = 0
+            self.levels[slot] = 0
+        self.head = max(self.head, head)
+
+    def grow(self, homes: int) -> None:
+        more = homes - self.events.shape[2]
+        self.events = np.pad(self.events, ((0, 0), (0, 0), (0, more)))
+        self.levels = np.pad(self.levels, ((0, 0), (0, 0), (0, more)))
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """``rows``: home, kind (numbers), minute, events, active, level."""
+        assert self.head is not None
+        step = pl.col("minute") // self.step
+        place = (step % self.slots * len(KINDS) + pl.col("kind")) * self.events.shape[2]
+        merged = (
+            rows.filter(step.is_between(self.head - self.back, self.head + self.ahead))
+            .group_by((place + pl.col("home")).alias("place"), "kind")
+            .agg(pl.col("events").sum(), pl.col("active").sum(), pl.col("ppm").max())
+        )
+        at = merged["place"].to_numpy()
+        events, levels = self.events.reshape(-1), self.levels.reshape(-1)
+        events[at] = np.minimum(events[at] + merged["events"].to_numpy(), EVENTS_MAX)
+        counted = np.minimum(levels[at] + merged["active"].to_numpy(), LEVEL_MAX)
+        highest = np.maximum(levels[at], merged["ppm"].to_numpy())
+        levels[at] = np.where(merged["kind"].to_numpy() == CO, highest, counted)
+
+    def series(self, home: int | None, steps: int) -> Series:
+        assert self.head is not None
+        first = self.head - steps + 1
+        slots = np.arange(first, self.head + 1) % self.slots
+        found: dict[str, list[float | None]] = {}
+        for number, kind in enumerate(KINDS):
+            if home is None:
+                found[kind] = [None] * steps
+                continue
+            events, levels = self.events[slots, number, home], self.levels[slots, number, home]
+            scale = PER_PPM if number == CO else 1
+            values = levels.tolist() if scale == 1 else (levels / scale).tolist()
+            found[kind] = [
+                value if some else None for value, some in zip(values, events.tolist(), strict=True)
+            ]
+        return Series(first * self.step, self.step, found)
+
+
+class Window:
+    """One thread writes; any may read."""
+
+    def __init__(self, now_minute: int, *, homes: int = 1024) -> None:
+        self._homes: dict[str, int] = {}
+        self._room = homes
+        self._minutes = _Ring(1, HOUR_MINUTES, AHEAD_MINUTES, homes)
+        self._buckets = _Ring(BUCKET_MINUTES, DAY_BUCKETS, 1, homes)
+        self._last_ts: Ints = np.zeros((len(KINDS), homes), np.int64)
+        self._last_value = np.zeros((len(KINDS), homes), np.float64)
+        self._battery = np.full((len(KINDS), homes), np.nan, np.float32)
+        self._lock = threading.Lock()
+        self.now_minute = now_minute
+        self.ignored = 0
+        """Rows that were too far ahead."""
+        self.advance(now_minute)
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    @property
+    def nbytes(self) -> int:
+        rings = (self._minutes, self._buckets)
+        lasts = (self._last_ts, self._last_value, self._battery)
+        return sum(r.events.nbytes + r.levels.nbytes for r in rings) + sum(a.nbytes for a in lasts)
+
+    @property
+    def since_minute(self) -> int:
+        """Everything from here on has a place."""
+        return (self.now_minute // BUCKET_MINUTES - DAY_BUCKETS) * BUCKET_MINUTES
+
+    def advance(self, now_minute: int) -> None:
+        if now_minute < self.now_minute:
+            return  # a clock that was set back; the rings do not turn back
+        with self._lock:
+            self.now_minute = now_minute
+            self._minutes.advance(now_minute)
+            self._buckets.advance(now_minute)
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Merge rows that have ``COLUMNS``."""
+        rows = self._prepared(rows)
+        if not rows.height:
+            return
+        newest = (
+            rows.sort("last_ts", maintain_order=True)
+            .group_by("kind", "home")
+            .agg(pl.col("last_ts", "last_value", "battery").last())
+        )
+        with self._lock:
+            self._grow()
+            self._minutes.add(rows)
+            self._buckets.add(rows)
+            self._note(newest)
+
+    def _prepared(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Numbers for homes and kinds; without what has no place."""
+        rows = rows.filter(
+            pl.col("home_id").is_not_null()
+            & pl.col("kind").is_in(KINDS)
+            & (pl.col("minute") >= self.since_minute)
+        )
+        near = rows.filter(pl.col("minute") <= self.now_minute + AHEAD_MINUTES)
+        self.ignored += rows.height - near.height
+        ids = near["home_id"].unique()
+        numbers = [self._homes.setdefault(id, len(self._homes)) for id in ids.to_list()]
+        ppm = (pl.col("highest") * PER_PPM).round().clip(0, LEVEL_MAX).fill_null(0)
+        return near.select(
+            pl.col("home_id").replace_strict(ids, numbers, return_dtype=pl.Int64).alias("home"),
+            pl.col("kind").replace_strict(KINDS, range(len(KINDS)), return_dtype=pl.Int64),
+            "minute",
+            "events",
+            "active",
+            ppm.cast(pl.Int64).alias("ppm"),
+            "last_ts",
+            "last_value",
+            "battery",
+        )
+
+    def _grow(self) -> None:
+        if len(self._homes) <= self._room:
+            return
+        room = max(len(self._homes), self._room * 2)
+        more = room - self._room
+        self._minutes.grow(room)
+        self._buckets.grow(room)
+        self._last_ts = np.pad(self._last_ts, ((0, 0), (0, more)))
+        self._last_value = np.pad(self._last_value, ((0, 0), (0, more)))
+        self._battery = np.pad(self._battery, ((0, 0), (0, more)), constant_values=np.nan)
+        self._room = room
+
+    def _note(self, newest: pl.DataFrame) -> None:
+        at = (newest["kind"].to_numpy(), newest["home"].to_numpy())
+        ts = newest["last_ts"].to_numpy()
+        newer = ts >= self._last_ts[at]
+        at = (at[0][newer], at[1][newer])
+        self._last_ts[at] = ts[newer]
+        self._last_value[at] = newest["last_value"].to_numpy()[newer]
+        battery: Any = newest["battery"].cast(pl.Float32).fill_null(float("nan"))
+        self._battery[at] = battery.to_numpy()[newer]
+
+    def readings(self, home_id: str) -> list[Reading]:
+        """The last one of each sensor that has sent any."""
+        with self._lock:
+            home = self._homes.get(home_id)
+            if home is None or home >= self._room:
+                return []
+            ts, values = self._last_ts[:, home].tolist(), self._last_value[:, home].tolist()
+            batteries: npt.NDArray[np.float32] = self._battery[:, home]
+            return [
+                Reading(kind, value, at, None if np.isnan(battery) else float(battery))
+                for kind, at, value, battery in zip(KINDS, ts, values, batteries, strict=True)
+                if at
+            ]
+
+    def last_hour(self, home_id: str) -> Series:
+        """By minute."""
+        with self._lock:
+            return self._minutes.series(self._place(home_id), HOUR_MINUTES)
+
+    def last_day(self, home_id: str) -> Series:
+        """By half hour; the last one is still going on."""
+        with self._lock:
+            return self._buckets.series(self._place(home_id), DAY_BUCKETS)
+
+    def _place(self, home_id: str) -> int | None:
+        home = self._homes.get(home_id)
+        return home if home is None or home < self._room else None

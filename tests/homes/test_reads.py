@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from activity_rows import NOW, NOW_MINUTE, append, row
+from deltalake import DeltaTable
+from processing import wait_until
+
+from leasehold.feeds.hub_keys import partition_of
+from leasehold.homes.days import KINDS
+from leasehold.homes.reads import Reads
+from leasehold.homes.table import ActivityTable, Gone
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Path:
+    return tmp_path / "activity"
+
+
+def reads_of(url: Path, **more: Any) -> Reads:
+    return Reads(ActivityTable(url), clock=lambda: NOW, **more)
+
+
+def minutes(reads: Reads, kind: str = "door", home: str = "H000001") -> dict[int, float]:
+    """Levels of the last hour, by how many minutes ago."""
+    levels = reads.last_hour(home).levels[kind]
+    return {59 - n: level for n, level in enumerate(levels) if level is not None}
+
+
+def test_what_a_new_version_adds_is_there_after_the_next_look(url: Path) -> None:
+    append(url, row(ago=5))
+    reads = reads_of(url)
+    reads.catch_up()
+    append(url, row(ago=3, value=1.0), row("H000002"))
+    append(url, row(ago=3, value=1.0))
+    reads.catch_up()
+    assert minutes(reads) == {5: 0, 3: 2}
+    assert reads.version == 2
+
+
+def test_only_what_is_new_is_read(url: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(url, row(ago=5))
+    reads = reads_of(url)
+    reads.catch_up()
+    taken: list[str] = []
+    rows = reads.table.rows
+    monkeypatch.setattr(reads.table, "rows", lambda file: (taken.append(file.path), rows(file))[1])
+    append(url, row(ago=1))
+    reads.catch_up()
+    assert len(taken) == 1
+
+
+def test_a_table_that_is_not_there_yet_is_waited_for(url: Path) -> None:
+    reads = reads_of(url)
+    reads.catch_up()
+    assert reads.home_state("H000001").state == "silent"
+    append(url, row(value=1.0))
+    reads.catch_up()
+    assert reads.home_state("H000001").state == "open"
+
+
+def test_compaction_changes_nothing(url: Path) -> None:
+    append(url, row(ago=2, value=1.0))
+    append(url, row(ago=1, value=1.0))
+    reads = reads_of(url)
+    reads.catch_up()
+    table = DeltaTable(url)
+    table.optimize.z_order(["home_id"])
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    append(url, row(ago=0, value=1.0))
+    reads.catch_up()
+    assert minutes(reads) == {2: 1, 1: 1, 0: 1}
+    anew = reads_of(url)
+    anew.catch_up()
+    assert minutes(anew) == minutes(reads)
+
+
+def test_rows_that_are_taken_back_vanish(url: Path) -> None:
+    append(url, row(ago=2, value=1.0), row(ago=61, value=1.0))
+    append(url, row(ago=1, value=1.0))
+    reads = reads_of(url)
+    reads.catch_up()
+    DeltaTable(url).delete(f"minute = {NOW_MINUTE - 2}")
+    reads.catch_up()
+    assert minutes(reads) == {1: 1}
+
+
+def test_a_table_made_anew_is_noticed(url: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.homes.reads.LOOK_S", 0.0)
+    append(url, row(ago=2))
+    reads = reads_of(url)
+    reads.catch_up()
+    for file in sorted(url.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    append(url, row(ago=1))
+    reads.catch_up()
+    assert minutes(reads) == {1: 0}
+
+
+def test_a_hole_in_the_log_is_no_reason_to_wait_for_ever(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.homes.reads.LOOK_S", 0.0)
+    append(url, row(ago=3))
+    reads = reads_of(url)
+    reads.catch_up()
+    append(url, row(ago=2))
+    append(url, row(ago=1))
+    DeltaTable(url).create_checkpoint()
+    (url / "_delta_log" / f"{1:020d}.json").unlink()
+    reads.catch_up()
+    assert minutes(reads) == {3: 0, 2: 0, 1: 0}
+
+
+def test_who_asks_before_all_is_in_memory_is_answered_from_the_table(url: Path) -> None:
+    homes = [f"H{n:06d}" for n in range(20)]
+    for ago in (1500, 700, 130, 65, 20, 0):
+        rows = [
+            row(home, kind, ago, float(n % 3), partition=str(partition_of(home, 4)))
+            for n, home in enumerate(homes)
+            for kind in KINDS
+        ]
+        append(url, *rows)
+    loaded, asked = reads_of(url, partitions=4), reads_of(url, partitions=4)
+    loaded.catch_up()
+    asked._step()  # knows the files, has read none
+    assert loaded.loaded
+    assert not asked.loaded
+    for home in homes:
+        assert asked.last_day(home) == loaded.last_day(home)
+        assert asked.last_hour(home) == loaded.last_hour(home)
+        assert asked.home_state(home).readings == loaded.home_state(home).readings
+    assert any(loaded.last_day("H000001").levels["motion"])
+    append(url, row("H000001", ago=0, value=7.0, partition=str(partition_of("H000001", 4))))
+    asked._follow()
+    assert asked.last_hour("H000001").levels["door"][-1] is not None
+    assert len(asked.window) == 1
+
+
+def test_the_newest_hour_is_in_memory_first(url: Path) -> None:
+    for ago in (600, 300, 0):
+        append(url, row(ago=ago, value=1.0))
+    reads = reads_of(url)
+    reads._step()
+    reads._step()
+    assert reads.window.last_hour("H000001").levels["door"][-1] == 1
+    assert not any(reads.window.last_day("H000001").levels["door"][:-1])
+
+
+def test_files_that_cannot_have_the_home_are_not_opened(url: Path) -> None:
+    append(url, row("H000001", ago=5, value=1.0, partition="1"))
+    append(url, row("H000009", ago=5, partition="1"))  # another home
+    append(url, row("H000001", ago=5, partition="2"))  # another partition
+    append(url, row("H000001", ago=500, partition="1"))  # too early
+    table = ActivityTable(url)
+    listing = table.listing()
+    assert listing is not None
+    ordered = [json.loads(line) for n in range(4) for line in _log(url, n)]
+    first, *others = [action["add"]["path"] for action in ordered if "add" in action]
+    for path in others:
+        (url / path).write_bytes(b"not to be opened")
+    found = table.rows_of("H000001", NOW_MINUTE - 60, listing.files, "1")
+    assert found["minute"].to_list() == [NOW_MINUTE - 5]
+    (url / first).unlink()
+    with pytest.raises(Gone):
+        table.rows_of("H000001", NOW_MINUTE - 60, listing.files, "1")
+
+
+def _log(url: Path, version: int) -> list[str]:
+    return (url / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("rows", "state", "why"),
+    [
+        ([], "silent", ()),
+        ([row(ago=6)], "silent", ()),
+        ([row(ago=5)], "quiet", ()),
+        ([row(ago=1), row(kind="motion", value=1.0)], "quiet", ()),
+        ([row(value=1.0)], "open", ("door",)),
+        ([row(ago=3, value=1.0), row(ago=1)], "quiet", ()),
+        ([row(kind="window", value=1.0), row(value=1.0)], "open", ("door", "window")),
+        (
+            [row(kind="glass", value=1.0, ago=14), row(kind="glass"), row(value=1.0)],
+            "alarm",
+            ("glass",),
+        ),
+        ([row(kind="glass", value=1.0, ago=15), row(kind="glass")], "quiet", ()),
+        ([row(kind="co", value=29.9)], "quiet", ()),
+        ([row(kind="co", value=30.0)], "alarm", ("co",)),
+        ([row(kind="co", value=90.0, ago=30)], "alarm", ("co",)),
+        ([row(kind="co", value=90.0, ago=2), row(kind="co", value=3.0)], "quiet", ()),
+    ],
+)
+def test_a_homes_state_at_a_glance(
+    url: Path, rows: list[dict[str, Any]], state: str, why: tuple[str, ...]
+) -> None:
+    append(url, row("H000002"), *rows)
+    reads = reads_of(url)
+    reads.catch_up()
+    found = reads.home_state("H000001")
+    assert (found.state, found.why) == (state, why)
+
+
+def test_the_thread_follows_and_says_so(url: Path) -> None:
+    news: list[int] = []
+    append(url, row(ago=3))
+    with reads_of(url, on_news=lambda: news.append(1)) as reads:
+        wait_until(lambda: reads.loaded)
+        append(url, row(ago=1))
+        wait_until(lambda: minutes(reads) == {3: 0, 1: 0})
+    assert news
+
+
+def test_a_table_that_cannot_be_read_is_reported_and_tried_again(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.homes.reads.RETRY_S", 0.01)
+    append(url, row(ago=3))
+    log = url / "_delta_log" / f"{0:020d}.json"
+    text = log.read_bytes()
+    log.write_bytes(b"{")
+    with reads_of(url) as reads:
+        wait_until(lambda: reads.failing != "")
+        log.write_bytes(text)
+        wait_until(lambda: minutes(reads) == {3: 0})
+        wait_until(lambda: reads.failing == "")
