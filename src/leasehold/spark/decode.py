@@ -31,7 +31,10 @@ class Decoder:
         """The typed columns, with nulls in bad rows, and which rows are bad: no JSON object, or one
         whose fields have other types. Missing fields and ``null`` are null, and fine."""
         bad = np.zeros(len(bodies), dtype=np.bool_)
-        frame = self._all(bodies)
+        text = _lines(bodies)
+        if text is None or b"\\" in text:
+            _find_no_text(bodies, bad)
+        frame = self._all(text, len(bodies))
         if frame is None:
             frame = pl.concat(self._pieces(bodies, bad, 0), rechunk=True)
         for name, dtype in self._wanted.items():
@@ -40,15 +43,13 @@ class Decoder:
             frame = frame.with_columns(pl.when(pl.lit(~bad)).then(pl.all()))
         return frame.cast(dict(self._wanted.items())), bad
 
-    def _all(self, bodies: pa.Array) -> pl.DataFrame | None:
+    def _all(self, text: bytes | None, rows: int) -> pl.DataFrame | None:
         """None: some row is not one JSON object on one line."""
-        if not len(bodies):
+        if not rows:
             return pl.DataFrame(schema=self._parsed)
-        lines = pa.LargeListArray.from_arrays([0, len(bodies)], bodies.cast(pa.large_binary()))
-        text: bytes | None = pc.binary_join(lines, pa.scalar(b"\n", pa.large_binary()))[0].as_py()
-        if text is None or text.count(b"\n") != len(bodies) - 1:
+        if text is None or text.count(b"\n") != rows - 1:
             return None
-        return self._parse(text, len(bodies))
+        return self._parse(text, rows)
 
     def _parse(self, text: bytes, rows: int) -> pl.DataFrame | None:
         try:
@@ -66,7 +67,7 @@ class Decoder:
         half = len(bodies) // 2
         found: list[pl.DataFrame] = []
         for start, piece in ((0, bodies.slice(0, half)), (half, bodies.slice(half))):
-            frame = self._all(piece)
+            frame = self._all(_lines(piece), len(piece))
             found += self._pieces(piece, bad, first + start) if frame is None else [frame]
         return found
 
@@ -80,10 +81,27 @@ class Decoder:
     def _one(self, body: bytes) -> pl.DataFrame | None:
         if b"\n" in body:  # it may be one object on several lines
             try:
-                body = json.dumps(json.loads(body), allow_nan=False).encode()
+                body = json.dumps(json.loads(body.decode()), allow_nan=False).encode()
             except (ValueError, RecursionError):
                 return None
         return self._parse(body, 1)
+
+
+def _lines(bodies: pa.Array) -> bytes | None:
+    """None: a body is null."""
+    lines = pa.LargeListArray.from_arrays([0, len(bodies)], bodies.cast(pa.large_binary()))
+    text: bytes | None = pc.binary_join(lines, pa.scalar(b"\n", pa.large_binary()))[0].as_py()
+    return text
+
+
+def _find_no_text(bodies: pa.Array, bad: npt.NDArray[np.bool_]) -> None:
+    """Half of a surrogate pair stands for no character; the parser would put another for it."""
+    found = pc.match_substring_regex(bodies, rb"\\u[dD][89a-fA-F]").fill_null(False)
+    for row in np.flatnonzero(found.to_numpy(zero_copy_only=False)):
+        try:
+            json.dumps(json.loads(bodies[row].as_py().decode()), ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            bad[row] = True
 
 
 def _small(dtype: pl.DataType) -> bool:
