@@ -3,10 +3,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from processing import wait_until
 
 import leasehold as lh
@@ -121,6 +124,21 @@ def test_real_time_sends_a_reading_when_its_moment_has_come(hub):
     assert len(seen) >= 100
     assert all(0 <= late_ms <= 1001 for late_ms, _ in seen)
     assert max(reading["ts"] for reading in readings(hub)) <= wall.now * 1000 + 500
+
+
+@settings(max_examples=12)
+@given(speed=st.floats(0.1, 1e4), fraction=st.floats(0, 0.001), seconds=st.floats(0.0001, 5))
+def test_a_clock_may_stand_between_two_milliseconds(speed, fraction, seconds):
+    with tempfile.TemporaryDirectory() as folder:
+        path, wall = f"{folder}/hub.db", Wall(NOW + fraction)
+        with (
+            lh.Hub.create(path, name="h", namespace="n", partitions=1) as hub,
+            Sensors(hub, homes=3, rates=QUIET, speed=speed, wall=wall) as sensors,
+        ):
+            sensors.run(wall.stop(after_s=seconds))
+            began = NOW + fraction
+            late_ms = (wall.now - began) * 1000 * speed - (sensors.next_ms - began * 1000)
+            assert late_ms <= 1002 * speed + 2  # a tick, and the shortest wait
 
 
 def test_ten_times_faster_takes_a_tenth_of_the_time(hub):

@@ -10,11 +10,13 @@ from typer import Typer
 
 from leasehold.cli import container, dead_letters, hub
 from leasehold.cli.bench import bench
+from leasehold.cli.compact import compact
 from leasehold.cli.demo import demo
 from leasehold.cli.lag import lag
 from leasehold.cli.leases import leases
 from leasehold.cli.rewind import rewind
 from leasehold.cli.sim import sim
+from leasehold.cli.simulate import simulate
 from leasehold.errors import LeaseholdError
 
 app = Typer(
@@ -28,7 +30,7 @@ app = Typer(
 app.add_typer(hub.app, name="hub")
 app.add_typer(container.app, name="container")
 app.add_typer(dead_letters.app, name="dead-letters")
-for command in (demo, leases, lag, rewind, sim, bench):
+for command in (demo, simulate, leases, lag, rewind, compact, sim, bench):
     app.command()(command)
 
 

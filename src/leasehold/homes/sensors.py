@@ -80,7 +80,7 @@ class Sensors:
         self.hub, self.town = hub, Town(homes, seed, rates)
         self.flaws = flaws or Flaws()
         self._catch_up_ms = int(catch_up_minutes * MINUTE_MS)
-        self._on_sent, self._wall = on_sent, wall
+        self.on_sent, self._wall = on_sent, wall
         self._writers: dict[int, Writer] = {}
         self._lock = _Lock(_beside(hub.path, "sensors.lock"))
         try:
@@ -125,12 +125,13 @@ class Sensors:
             raise BadInput(f"minutes: {minutes}; give more than 0, or leave it out")
         stop, before = stop or threading.Event(), self.sent
         origin_ms, began = self._begin(minutes), self._wall()
-        end_ms = inf if minutes is None else origin_ms + minutes * MINUTE_MS
-        tick_ms = TICK_S * 1000 * self.speed
+        end_ms = inf if minutes is None else origin_ms + max(1, int(minutes * MINUTE_MS))
+        tick_ms = max(1.0, TICK_S * 1000 * self.speed)
         while not stop.is_set() and self._next < end_ms:
             due_ms = min(origin_ms + self._elapsed_ms(began), end_ms)
             if due_ms < min(self._next + tick_ms, end_ms):
-                stop.wait((min(self._next + tick_ms, end_ms) - due_ms) / 1000 / self.speed)
+                wait_ms = (min(self._next + tick_ms, end_ms) - due_ms) / self.speed
+                stop.wait(max(wait_ms, 1.0) / 1000)
             else:
                 self._send(due_ms, stop)
         return self.sent - before
@@ -186,13 +187,13 @@ class Sensors:
                     return
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
         self._keep(replace(self._state, next_ms=end_ms, sent=self._state.sent + len(bodies)))
-        if self._on_sent is not None:
-            self._on_sent(self)
+        if self.on_sent is not None:
+            self.on_sent(self)
 
     def _batch(self, until_ms: float) -> tuple[pa.StringArray, pa.BinaryArray, int]:
         """The next readings, of as many minutes as fit, and up to where they go."""
         pieces, count, at = [], 0, self._next
-        while at < until_ms and count < BATCH_READINGS:
+        while at + 1 <= until_ms and count < BATCH_READINGS:  # whole milliseconds only
             keys, bodies, at = self._piece(at, until_ms, BATCH_READINGS - count)
             pieces.append((keys, bodies))
             count += len(bodies)

@@ -1,0 +1,86 @@
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+from command_line import PROGRAM, leasehold
+from processing import wait_until
+
+from leasehold.feeds.hub import Hub
+
+FEW = ("--homes", 20, "--speed", "max")
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "sensors.db"
+    Hub.create(path, name="sensors", namespace="homes.local", partitions=4).close()
+    return path
+
+
+def stored(path):
+    with Hub.open(path) as hub:
+        return hub.properties().events
+
+
+def test_readings_are_sent_and_counted(path):
+    said = json.loads(leasehold("simulate", path, *FEW, "--minutes", 3, "--json").stdout)
+    assert 200 < said["readings"] <= 20 * 4 * 3
+    assert said["sent"] == said["readings"] == stored(path)
+
+
+def test_history_comes_first_and_a_second_run_goes_on(path):
+    words = ("simulate", path, *FEW, "--minutes", 2, "--backfill-hours", 1)
+    first = leasehold(*words).stdout
+    assert "of them history" in first
+    before = stored(path)
+    again = json.loads(leasehold(*words, "--json").stdout)
+    assert again["history"] <= 20 * 4  # of the seconds between the runs
+    assert stored(path) == before + again["history"] + again["readings"] == again["sent"]
+
+
+def test_ctrl_c_ends_it_in_order_and_another_process_can_add_detectors(path):
+    words = ["simulate", str(path), "--homes", "20", "--speed", "20", "--json"]
+    process = subprocess.Popen(
+        [*PROGRAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    state = path.with_name("sensors.db.sensors.json")
+    wait_until(state.exists)
+    assert "another simulator" in leasehold("simulate", path, ok=False).stderr
+    assert "adds a carbon monoxide" in leasehold("simulate", path, "--add-co").stdout
+    wait_until(lambda: json.loads(state.read_bytes())["co_since_ms"] is not None)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert json.loads(out.splitlines()[-1])["sent"] == stored(path)
+
+
+def test_detectors_are_there_from_the_beginning_if_nobody_runs(path):
+    said = json.loads(
+        leasehold("simulate", path, *FEW, "--minutes", 2, "--add-co", "--json").stdout
+    )
+    assert said["readings"] > 20 * 4 * 2
+    assert said["co_since_ms"] is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--speed", "fast"), "speed is 'fast'"),
+        (("--homes", "0"), "homes is 0"),
+        (("--minutes", "0"), "minutes: 0.0"),
+        (("--malformed", "2"), "shares of wrong readings"),
+        (("--break-ins", "-1"), "break_ins_per_year is -1.0"),
+    ],
+)
+def test_a_mistake_gets_one_line(path, words, says):
+    done = leasehold("simulate", path, *words, ok=False)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert stored(path) == 0
+
+
+def test_a_hub_that_is_not_there_is_named(tmp_path):
+    assert "hub create" in leasehold("simulate", tmp_path / "no.db", ok=False).stderr
