@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 ALONE_BELOW = 8
+NO_COLUMN = "\0"
 
 
 class Decoder:
@@ -24,7 +25,8 @@ class Decoder:
         self.schema = schema
         empty = pl.from_arrow(schema.empty_table())
         assert isinstance(empty, pl.DataFrame)
-        self._wanted = empty.schema
+        # Without any column, the parser would not look at the bodies.
+        self._wanted = dict(empty.schema) or {NO_COLUMN: pl.Boolean()}
         self._parsed = {n: pl.Int32() if _small(dt) else dt for n, dt in self._wanted.items()}
 
     def decode(self, bodies: pa.Array) -> tuple[pl.DataFrame, npt.NDArray[np.bool_]]:
@@ -41,7 +43,7 @@ class Decoder:
             bad |= _out_of_range(frame[name], dtype)
         if bad.any():
             frame = frame.with_columns(pl.when(pl.lit(~bad)).then(pl.all()))
-        return frame.cast(dict(self._wanted.items())), bad
+        return frame.cast(self._wanted), bad
 
     def _all(self, text: bytes | None, rows: int) -> pl.DataFrame | None:
         """None: some row is not one JSON object on one line."""
