@@ -6,14 +6,15 @@ day, or further ahead than ``AHEAD_MINUTES``, leaves no trace.
 
 from __future__ import annotations
 
+import re
 import threading
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from leasehold.homes.days import KINDS, Ints
+from leasehold.homes.days import HOMES_MAX, KINDS, Ints
 
 HOUR_MINUTES = 60
 BUCKET_MINUTES = 30
@@ -34,6 +35,7 @@ COLUMNS = (
 EVENTS_MAX, LEVEL_MAX = 255, 65_535
 PER_PPM = 10
 CO = KINDS.index("co")
+HOME_ID = re.compile(r"H[0-9]{6}")
 
 
 class Reading(NamedTuple):
@@ -55,6 +57,20 @@ class Series(NamedTuple):
     start_minute: int
     step_minutes: int
     levels: dict[str, list[float | None]]
+
+
+class _Rows(NamedTuple):
+    """Rows as columns; homes and kinds by number."""
+
+    home: Ints
+    kind: Ints
+    minute: Ints
+    events: Ints
+    active: Ints
+    ppm: Ints
+    last_ts: Ints
+    last_value: npt.NDArray[np.float64]
+    battery: npt.NDArray[np.float32]
 
 
 class _Ring:
@@ -83,22 +99,28 @@ class _Ring:
         self.events = np.pad(self.events, ((0, 0), (0, 0), (0, more)))
         self.levels = np.pad(self.levels, ((0, 0), (0, 0), (0, more)))
 
-    def add(self, rows: pl.DataFrame) -> None:
-        """``rows``: home, kind (numbers), minute, events, active, level."""
+    def add(self, rows: _Rows) -> None:
         assert self.head is not None
-        step = pl.col("minute") // self.step
-        place = (step % self.slots * len(KINDS) + pl.col("kind")) * self.events.shape[2]
+        step = rows.minute // self.step
+        here = (step >= self.head - self.back) & (step <= self.head + self.ahead)
+        if not here.any():
+            return
+        homes = self.events.shape[2]
+        place = (step % self.slots * len(KINDS) + rows.kind) * homes + rows.home
         merged = (
-            rows.filter(step.is_between(self.head - self.back, self.head + self.ahead))
-            .group_by((place + pl.col("home")).alias("place"), "kind")
-            .agg(pl.col("events").sum(), pl.col("active").sum(), pl.col("ppm").max())
+            pl.DataFrame(
+                {"at": place, "events": rows.events, "active": rows.active, "ppm": rows.ppm}
+            )
+            .filter(pl.Series(here))
+            .group_by("at")
+            .agg(pl.col("events", "active").sum(), pl.col("ppm").max())
         )
-        at = merged["place"].to_numpy()
+        at = merged["at"].to_numpy()
         events, levels = self.events.reshape(-1), self.levels.reshape(-1)
         events[at] = np.minimum(events[at] + merged["events"].to_numpy(), EVENTS_MAX)
         counted = np.minimum(levels[at] + merged["active"].to_numpy(), LEVEL_MAX)
         highest = np.maximum(levels[at], merged["ppm"].to_numpy())
-        levels[at] = np.where(merged["kind"].to_numpy() == CO, highest, counted)
+        levels[at] = np.where(at // homes % len(KINDS) == CO, highest, counted)
 
     def series(self, home: int | None, steps: int) -> Series:
         assert self.head is not None
@@ -122,7 +144,9 @@ class Window:
     """One thread writes; any may read."""
 
     def __init__(self, now_minute: int, *, homes: int = 1024) -> None:
-        self._homes: dict[str, int] = {}
+        self._places = np.full(HOMES_MAX, -1, np.int32)
+        """By the number in a home's id; -1: it has none yet."""
+        self._count = 0
         self._room = homes
         self._minutes = _Ring(1, HOUR_MINUTES, AHEAD_MINUTES, homes)
         self._buckets = _Ring(BUCKET_MINUTES, DAY_BUCKETS, 1, homes)
@@ -136,7 +160,7 @@ class Window:
         self.advance(now_minute)
 
     def __len__(self) -> int:
-        return len(self._homes)
+        return self._count
 
     @property
     def nbytes(self) -> int:
@@ -159,48 +183,47 @@ class Window:
 
     def add(self, rows: pl.DataFrame) -> None:
         """Merge rows that have ``COLUMNS``."""
-        rows = self._prepared(rows)
-        if not rows.height:
+        found = self._prepared(rows)
+        if not len(found.home):
             return
-        newest = (
-            rows.sort("last_ts", maintain_order=True)
-            .group_by("kind", "home")
-            .agg(pl.col("last_ts", "last_value", "battery").last())
-        )
         with self._lock:
             self._grow()
-            self._minutes.add(rows)
-            self._buckets.add(rows)
-            self._note(newest)
+            self._minutes.add(found)
+            self._buckets.add(found)
+            self._note(found)
 
-    def _prepared(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def _prepared(self, rows: pl.DataFrame) -> _Rows:
         """Numbers for homes and kinds; without what has no place."""
-        rows = rows.filter(
-            pl.col("home_id").is_not_null()
-            & pl.col("kind").is_in(KINDS)
-            & (pl.col("minute") >= self.since_minute)
-        )
-        near = rows.filter(pl.col("minute") <= self.now_minute + AHEAD_MINUTES)
-        self.ignored += rows.height - near.height
-        ids = near["home_id"].unique()
-        numbers = [self._homes.setdefault(id, len(self._homes)) for id in ids.to_list()]
         ppm = (pl.col("highest") * PER_PPM).round().clip(0, LEVEL_MAX).fill_null(0)
-        return near.select(
-            pl.col("home_id").replace_strict(ids, numbers, return_dtype=pl.Int64).alias("home"),
-            pl.col("kind").replace_strict(KINDS, range(len(KINDS)), return_dtype=pl.Int64),
+        rows = rows.filter(pl.col("minute") >= self.since_minute).select(
+            pl.col("home_id").str.slice(1).cast(pl.Int64, strict=False).alias("number"),
+            pl.col("kind").replace_strict(
+                KINDS, range(len(KINDS)), default=None, return_dtype=pl.Int64
+            ),
             "minute",
             "events",
             "active",
             ppm.cast(pl.Int64).alias("ppm"),
             "last_ts",
             "last_value",
-            "battery",
+            pl.col("battery").cast(pl.Float32).fill_null(float("nan")),
         )
+        rows = rows.filter(
+            pl.col("number").is_between(0, HOMES_MAX - 1) & pl.col("kind").is_not_null()
+        )
+        near = rows.filter(pl.col("minute") <= self.now_minute + AHEAD_MINUTES)
+        self.ignored += rows.height - near.height
+        numbers = near["number"].to_numpy()
+        new = np.unique(numbers[self._places[numbers] < 0])
+        self._places[new] = np.arange(len(self), len(self) + len(new))
+        self._count += len(new)
+        columns = (near[name].to_numpy() for name in near.columns[1:])
+        return _Rows(self._places[numbers].astype(np.int64), *columns)
 
     def _grow(self) -> None:
-        if len(self._homes) <= self._room:
+        if len(self) <= self._room:
             return
-        room = max(len(self._homes), self._room * 2)
+        room = max(len(self), self._room * 2)
         more = room - self._room
         self._minutes.grow(room)
         self._buckets.grow(room)
@@ -209,21 +232,19 @@ class Window:
         self._battery = np.pad(self._battery, ((0, 0), (0, more)), constant_values=np.nan)
         self._room = room
 
-    def _note(self, newest: pl.DataFrame) -> None:
-        at = (newest["kind"].to_numpy(), newest["home"].to_numpy())
-        ts = newest["last_ts"].to_numpy()
-        newer = ts >= self._last_ts[at]
-        at = (at[0][newer], at[1][newer])
-        self._last_ts[at] = ts[newer]
-        self._last_value[at] = newest["last_value"].to_numpy()[newer]
-        battery: Any = newest["battery"].cast(pl.Float32).fill_null(float("nan"))
-        self._battery[at] = battery.to_numpy()[newer]
+    def _note(self, rows: _Rows) -> None:
+        newer = np.flatnonzero(rows.last_ts >= self._last_ts[rows.kind, rows.home])
+        order = newer[np.argsort(rows.last_ts[newer], kind="stable")]
+        at = (rows.kind[order], rows.home[order])  # where one is twice, the last is kept
+        self._last_ts[at] = rows.last_ts[order]
+        self._last_value[at] = rows.last_value[order]
+        self._battery[at] = rows.battery[order]
 
     def readings(self, home_id: str) -> list[Reading]:
         """The last one of each sensor that has sent any."""
         with self._lock:
-            home = self._homes.get(home_id)
-            if home is None or home >= self._room:
+            home = self._place(home_id)
+            if home is None:
                 return []
             ts, values = self._last_ts[:, home].tolist(), self._last_value[:, home].tolist()
             batteries: npt.NDArray[np.float32] = self._battery[:, home]
@@ -244,5 +265,7 @@ class Window:
             return self._buckets.series(self._place(home_id), DAY_BUCKETS)
 
     def _place(self, home_id: str) -> int | None:
-        home = self._homes.get(home_id)
-        return home if home is None or home < self._room else None
+        if not HOME_ID.fullmatch(home_id):
+            return None
+        home = int(self._places[int(home_id[1:])])
+        return home if 0 <= home < self._room else None
