@@ -214,9 +214,14 @@ class Simulation:
         }
 
     def _may_be_robbed(self, name: str) -> bool:
-        """Overruling is right only for an owner that could not let go in all that time."""
+        """Overruling is right only for an owner that could not let go in all that time, or that has
+        left; an earlier life of its name that crashed is no owner any more."""
         lately = self.clock.monotonic() - self.settings.shed_timeout_s
-        lives = [each for each in self.instances if each.name == name and not each.task.done()]
+        lives = [
+            each
+            for each in self.instances
+            if each.name == name and not each.crashed and not each.task.done()
+        ]
         return not lives or any(each.stubborn or each.troubled_at > lately for each in lives)
 
     # Disturbances
