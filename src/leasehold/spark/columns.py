@@ -46,6 +46,11 @@ KINDS = f"{BASIC}, float, smallint, tinyint, and arrays and structs of {BASIC}"
 def decoded(schema: pa.Schema, own: pa.Schema) -> pa.Schema:
     """Which columns of a user's schema come from the body."""
     for field in schema:
+        if not _nullable(field):
+            raise BadInput(
+                f"column {field.name} is not nullable, but a body that does not fit the schema "
+                "leaves nulls: leave out NOT NULL"
+            )
         if field.name in own.names:
             wanted = own.field(field.name).type
             if field.type != wanted:
@@ -79,3 +84,9 @@ def _known(kind: Any, *, top: bool = False) -> bool:
         or pa.types.is_date32(kind)
         or (pa.types.is_timestamp(kind) and kind.tz is not None)
     )
+
+
+def _nullable(field: Any) -> bool:
+    kind = field.type
+    inner = [kind.field(i) for i in range(kind.num_fields)]
+    return bool(field.nullable) and all(_nullable(each) for each in inner)

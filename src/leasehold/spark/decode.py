@@ -43,7 +43,7 @@ class Decoder:
             bad |= _out_of_range(frame[name], dtype)
         if bad.any():
             frame = frame.with_columns(pl.when(pl.lit(~bad)).then(pl.all()))
-        return frame.cast(self._wanted), bad
+        return frame.cast(dict(self._wanted.items())), bad
 
     def _all(self, text: bytes | None, rows: int) -> pl.DataFrame | None:
         """None: some row is not one JSON object on one line."""
