@@ -114,8 +114,10 @@ def test_a_lost_partition_is_void_and_the_others_are_done() -> None:
         if any(each.partition == "1" for each in ranges):
             raise NotAsPlanned("lost", {"1": None})
 
-    ran, _ = run(job, [part("0", 0, 5), part("1", 3, 9)])
+    ran, ended = run(job, [part("0", 0, 5), part("1", 3, 9)])
     assert ran[-1] == (part("0", 0, 5),)
+    assert ended["0"] is None
+    assert isinstance(ended["1"], SinkUnavailable), "its pump must not take it for handled"
 
 
 def test_a_sink_that_asks_for_the_same_again_does_not_spin() -> None:

@@ -153,8 +153,7 @@ class DeltaSink:
             raise self._unavailable("cannot be made", error) from error
 
     def _require_fit(self, table: DeltaTable, schema: pa.Schema) -> None:
-        there = {field.name: str(field.type) for field in table.schema().fields}
-        here = {field.name: str(field.type) for field in Schema.from_arrow(schema).fields}
+        there, here = _types(table.schema()), _types(Schema.from_arrow(schema))
         if there != here:
             raise SinkUnavailable(
                 f"the table {self.url} has other columns than these rows: "
@@ -251,6 +250,10 @@ class DeltaSink:
 
 def _of_storage(text: str) -> bool:
     return "leasehold.spark.delta_files.StorageTrouble" in text
+
+
+def _types(schema: Schema) -> dict[str, str]:
+    return {field.name: str(getattr(field.type, "type", field.type)) for field in schema.fields}
 
 
 def _differences(there: Mapping[str, str], here: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ from leasehold.errors import LeaseholdError, SinkUnavailable
 from leasehold.ports import Clock
 
 TRIES_TOGETHER = 2
+LOST = "the lease was not certain any more when the job was done, so its part is void"
 
 
 class NotAsPlanned(LeaseholdError):
@@ -86,34 +87,37 @@ class Jobs:
 
     async def _attempt(self, requests: Sequence[_Request]) -> None:
         tries = 1 if len(requests) == 1 else TRIES_TOGETHER
-        error: BaseException | None = None
         for _ in range(tries):
-            error = await self._job([request.range for request in requests])
+            error, void = await self._job([request.range for request in requests])
             if error is None or isinstance(error, SinkUnavailable):
                 break
         if error is None or len(requests) == 1 or isinstance(error, SinkUnavailable):
             for request in requests:
-                _settle(request.done, error)
+                lost = request.range.partition in void
+                _settle(request.done, error or (SinkUnavailable(LOST) if lost else None))
             return
         for request in requests:
             await self._attempt([request])
 
-    async def _job(self, ranges: Sequence[Range]) -> BaseException | None:
+    async def _job(self, ranges: Sequence[Range]) -> tuple[BaseException | None, set[str]]:
+        """What it failed with, and the partitions whose part did not take effect."""
         loop = asyncio.get_running_loop()
         left = [each for each in ranges if len(each)]
+        void: set[str] = set()
         while left:
             try:
                 await loop.run_in_executor(self._threads, self._run, left)
             except NotAsPlanned as found:
                 fewer = _without(left, found.begin_at)
                 if fewer == left:
-                    return found
+                    return found, void
+                void |= {partition for partition, at in found.begin_at.items() if at is None}
                 left = fewer
             except BaseException as error:
-                return error
+                return error, void
             else:
-                return None
-        return None
+                break
+        return None, void
 
 
 def _without(ranges: Sequence[Range], begin_at: Mapping[str, int | None]) -> list[Range]:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from leasehold.core.model import Group
 from leasehold.core.ranges import Range
-from leasehold.errors import BadInput
+from leasehold.errors import BadInput, SinkUnavailable
 from leasehold.feeds.container import Container
 from leasehold.feeds.container_feed import ChangeFeed
 from leasehold.feeds.hub import Hub
@@ -24,7 +24,7 @@ from leasehold.processor.processor import Processor
 from leasehold.processor.pump import Hold, Pump
 from leasehold.spark.columns import CORRUPT
 from leasehold.spark.frames import arrow_schema, cores_of, frame_of, plan_reading, tasks_for
-from leasehold.spark.jobs import Jobs
+from leasehold.spark.jobs import Jobs, NotAsPlanned
 from leasehold.spark.lazy import LazyChanges, LazyHub
 from leasehold.spark.reading import Address, AtSource, Letters
 
@@ -165,9 +165,25 @@ class SparkProcessor(Processor):
             _held=self._held,
         )
         self._describe(batch)
-        df = frame_of(self._spark, self._reading, tasks_for(ranges, self._tasks))
-        self._on_batch(df, batch)
+        try:
+            df = frame_of(self._spark, self._reading, tasks_for(ranges, self._tasks))
+            self._on_batch(df, batch)
+        except NotAsPlanned:
+            raise
+        except Exception as error:
+            self._require_spark(error)
+            raise
         self._progress(batch, time.perf_counter() - began)
+
+    def _require_spark(self, error: Exception) -> None:
+        """If Spark itself is gone, no event is to blame, and only a new process will do."""
+        try:
+            self._spark.range(1).collect()
+        except Exception as gone:
+            lost = SinkUnavailable(f"the Spark session is gone: {error}")
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._give_up, lost)
+            raise lost from gone
 
     def _describe(self, batch: SparkBatch) -> None:
         """What Spark's own pages show beside the job."""

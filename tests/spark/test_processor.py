@@ -1,0 +1,444 @@
+"""A Spark application as a member of a group, with faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from processing import open_leases, until
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from spark_pipeline import (
+    QUICK,
+    SCHEMA,
+    counted,
+    make_hub,
+    processor,
+    reading,
+    send,
+    sent,
+)
+
+import leasehold as lh
+from leasehold.core.model import Checkpoint, Group
+from leasehold.errors import BadInput, SinkUnavailable
+from leasehold.spark import DeltaSink, Progress, SparkBatch, SparkProcessor
+
+
+def letters_of(folder: Path) -> list[lh.DeadLetter]:
+    async def main() -> list[lh.DeadLetter]:
+        store = lh.open_dead_letters(f"sqlite:///{folder}/dead.db")
+        found = list(await store.list(lh.Which(), limit=1000))
+        await store.close()
+        return found
+
+    return asyncio.run(main())
+
+
+def dead(folder: Path) -> Any:
+    return lh.open_dead_letters(f"sqlite:///{folder}/dead.db")
+
+
+def test_every_event_counts_once_per_home_and_minute(spark: SparkSession, tmp_path: Path) -> None:
+    hub = make_hub(tmp_path, 1000)
+    processor(spark, hub, tmp_path).run(until_drained=True)
+    assert counted(tmp_path) == sent(hub)
+
+
+def test_the_dataframe_has_the_columns_of_the_events(spark: SparkSession, tmp_path: Path) -> None:
+    hub = make_hub(tmp_path, 40)
+    found: list[Any] = []
+
+    def on_batch(df: DataFrame, batch: SparkBatch) -> None:
+        found.extend(df.collect())
+
+    SparkProcessor(
+        spark, hub, group="g", store=open_leases(tmp_path), on_batch=on_batch, **QUICK
+    ).run(until_drained=True)
+    assert len({(row.partition, row.sequence) for row in found}) == len(found) == 40
+    row = found[0]
+    event = hub.read_batch(row.partition, Checkpoint(next_sequence=row.sequence), 1).events[0]
+    assert (bytes(row.body), row.offset) == (event.body, event.offset)
+    assert row.partition_key == event.partition_key
+
+
+def test_plain_spark_code_works_on_typed_columns(spark: SparkSession, tmp_path: Path) -> None:
+    hub = make_hub(tmp_path, 400)
+    sink = DeltaSink(tmp_path / "table")
+
+    def on_batch(df: DataFrame, batch: SparkBatch) -> None:
+        minute = (sql.col("ts") / 60_000).cast("bigint").alias("minute")
+        sink.write(
+            df.groupBy("partition", "home_id", minute).agg(sql.count("*").alias("count")), batch
+        )
+
+    SparkProcessor(
+        spark,
+        hub,
+        group="g",
+        store=open_leases(tmp_path),
+        on_batch=on_batch,
+        schema=SCHEMA,
+        **QUICK,
+    ).run(until_drained=True)
+    assert counted(tmp_path) == sent(hub)
+
+
+def test_it_shares_a_group_with_plain_processors(spark: SparkSession, tmp_path: Path) -> None:
+    hub = make_hub(tmp_path, 400)
+    store, seen, rows = open_leases(tmp_path), [], []
+    settings = {k: v for k, v in QUICK.items() if k not in ("gather_s", "tasks")}
+    plain = lh.Processor(hub, group="g", store=store, on_batch=seen.extend, **settings)
+    other = SparkProcessor(
+        spark,
+        hub,
+        group="g",
+        store=open_leases(tmp_path),
+        on_batch=lambda df, batch: rows.extend(df.collect()),
+        **QUICK,
+    )
+
+    async def main() -> None:
+        running = [asyncio.ensure_future(each.run_async()) for each in (plain, other)]
+        async with asyncio.timeout(60):
+            await until(lambda: len(plain.partitions) == len(other.partitions) == 2)
+            await asyncio.to_thread(send, hub, 400, 1000)
+            await until(lambda: len(seen) + len(rows) >= 800)
+            for each in (plain, other):
+                each.stop()
+            await asyncio.gather(*running)
+
+    asyncio.run(main())
+    places = [(e.partition, e.sequence) for e in seen] + [(r.partition, r.sequence) for r in rows]
+    assert len(set(places)) == len(places) == 800
+    assert seen
+    assert rows
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"",
+        b"null",
+        b"[1]",
+        b"\xff\xfe",
+        b'{"home_id": "H1", "value": "high", "ts": 1}',
+        b'{"home_id": "H1", "value": 1, "ts": 99999999999999999999}',
+        b'{"home_id": "H1", "value": 1e999, "ts": 1}',
+        b"x" * 1_000_000,
+    ],
+    ids=lambda body: repr(body[:30]),
+)
+def test_an_event_that_does_not_decode_is_dead_and_nothing_else(
+    spark: SparkSession, tmp_path: Path, body: bytes
+) -> None:
+    hub = lh.Hub.create(
+        tmp_path / "hub.db", name="sensors", namespace="t", partitions=2, batch_bytes_max=2 << 20
+    )
+    for part in (0, 1):
+        hub.send([lh.EventData(reading(n % 3, n)) for n in range(30)], partition_id=part)
+    hub.send([lh.EventData(body)], partition_id=1)
+    hub.send([lh.EventData(reading(1, 50))], partition_id=1)
+    processor(spark, hub, tmp_path, dead_letters=dead(tmp_path)).run(until_drained=True)
+    assert sum(counted(tmp_path).values()) == 61
+    (letter,) = letters_of(tmp_path)
+    assert (letter.body, letter.partition, letter.sequence) == (body, "1", 30)
+
+
+def test_without_a_dead_letter_store_bad_rows_are_kept_beside_the_good(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 10, partitions=1)
+    hub.send([lh.EventData(b"no json")])
+    rows: list[Any] = []
+    SparkProcessor(
+        spark,
+        hub,
+        group="g",
+        store=open_leases(tmp_path),
+        on_batch=lambda df, batch: rows.extend(df.collect()),
+        schema=SCHEMA,
+        **QUICK,
+    ).run(until_drained=True)
+    assert len(rows) == 11
+    assert [row._corrupt_record for row in rows if row.home_id is None] == ["no json"]
+
+
+def test_a_poison_event_is_found_and_dead_lettered_and_the_rest_counts_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 100)
+    hub.send_columns(["H3"], [reading(3, 666)])
+    send(hub, 100, first=100)
+
+    def poisoned(frame: pl.DataFrame) -> pl.DataFrame:
+        if (frame["ts"] == 666 * 60_000).any():
+            raise ZeroDivisionError("this event cannot be handled")
+        return frame.group_by("partition", "home_id", (pl.col("ts") // 60_000).alias("minute")).agg(
+            pl.len().alias("count"), pl.col("value").sum().alias("sum")
+        )
+
+    sink = DeltaSink(tmp_path / "table")
+    SparkProcessor(
+        spark,
+        hub,
+        group="activity",
+        store=open_leases(tmp_path),
+        on_batch=sink.write,
+        schema=SCHEMA,
+        at_source=poisoned,
+        dead_letters=dead(tmp_path),
+        retry=lh.Retry(attempts=2, then="dead-letter", backoff_s=0.01),
+        **QUICK,
+    ).run(until_drained=True)
+    (letter,) = letters_of(tmp_path)
+    assert json.loads(letter.body)["ts"] == 666 * 60_000
+    assert "this event cannot be handled" in letter.error
+    expected = sent(hub)
+    del expected["H3", 666]
+    assert counted(tmp_path) == expected
+
+
+def test_a_sink_that_is_down_holds_everything_up_and_loses_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 200)
+    sink, told = DeltaSink(tmp_path / "table"), []
+    down = threading.Event()
+
+    def on_batch(df: DataFrame, batch: SparkBatch) -> None:
+        if len(told) < 6:
+            raise SinkUnavailable("down for maintenance")
+        sink.write(df, batch)
+
+    def on_error(error: BaseException) -> None:
+        told.append(error)
+        down.set()
+
+    processor(
+        spark,
+        hub,
+        tmp_path,
+        on_batch=on_batch,
+        on_error=on_error,
+        dead_letters=dead(tmp_path),
+        retry=lh.Retry(attempts=1, then="dead-letter", backoff_s=0.01),
+    ).run(until_drained=True)
+    assert down.is_set()
+    assert counted(tmp_path) == sent(hub)
+    assert letters_of(tmp_path) == []
+
+
+def test_a_crash_between_commit_and_checkpoint_counts_nothing_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The first instance commits to the table and is gone before its checkpoints."""
+    hub = make_hub(tmp_path, 300)
+    sink = DeltaSink(tmp_path / "table")
+    died = threading.Event()
+
+    def dies(df: DataFrame, batch: SparkBatch) -> None:
+        sink.write(df, batch)
+        died.set()
+        time.sleep(3600)
+
+    first = processor(spark, hub, tmp_path, on_batch=dies, lease_ttl_s=1.0, instance="first")
+
+    async def main() -> None:
+        running = asyncio.ensure_future(first.run_async())
+        await asyncio.to_thread(died.wait, 60)
+        first._host.abandon()  # no word to anybody, as when the process is gone
+        for task in (running, *asyncio.all_tasks() - {asyncio.current_task()}):
+            task.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+    assert counted(tmp_path) == sent(hub), "the commit is there"
+    assert set(_positions(tmp_path, hub).values()) == {0}, "and no checkpoint"
+    send(hub, 100, first=300)
+    processor(spark, hub, tmp_path, instance="second").run(until_drained=True)
+    assert counted(tmp_path) == sent(hub)
+
+
+def test_a_lease_lost_in_mid_job_makes_only_that_part_void(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 300)
+    sink = DeltaSink(tmp_path / "table")
+    stolen: list[str] = []
+
+    def on_batch(df: DataFrame, batch: SparkBatch) -> None:
+        if not stolen:
+            stolen.append(batch.ranges[0].partition)
+            worker._host.workers[stolen[0]].lose()
+        sink.write(df, batch)
+
+    worker = processor(spark, hub, tmp_path, on_batch=on_batch, lease_ttl_s=1.0)
+    ranges: list[set[str]] = []
+    write = sink.write
+
+    def recorded(df: DataFrame, batch: SparkBatch) -> None:
+        write(df, batch)
+        ranges.append({each.partition for each in batch.ranges})
+
+    sink.write = recorded  # type: ignore[method-assign]
+    worker.run(until_drained=True)
+    assert stolen[0] not in ranges[0]
+    assert len(ranges[0]) > 1
+    assert counted(tmp_path) == sent(hub)
+
+
+def test_a_feed_of_changes_drives_jobs_too(spark: SparkSession, tmp_path: Path) -> None:
+    box = lh.Container.create(
+        tmp_path / "box.db", name="alerts", namespace="t", partition_key="/home"
+    )
+    for n in range(60):
+        box.upsert({"id": f"{n}", "home": f"h{n % 7}", "level": n})
+    rows: list[Any] = []
+    store = open_leases(tmp_path)
+
+    def run() -> None:
+        SparkProcessor(
+            spark,
+            box,
+            group="unit",
+            store=store,
+            on_batch=lambda df, batch: rows.extend(df.collect()),
+            schema="id string, level int",
+            **QUICK,
+        ).run(until_drained=True)
+
+    run()
+    assert sorted(row.level for row in rows) == list(range(60))
+    box.split("0")
+    for n in range(60, 90):
+        box.upsert({"id": f"{n}", "home": f"h{n % 7}", "level": n})
+    run()
+    assert sorted(row.level for row in rows) == list(range(90))
+    assert {"4", "5"} <= {row.range for row in rows if row.level >= 60}, "the children of range 0"
+
+
+def test_progress_is_told_with_each_job(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub = make_hub(tmp_path, 200)
+    told: list[Progress] = []
+    with caplog.at_level("INFO", "leasehold.spark"):
+        processor(spark, hub, tmp_path, on_progress=told.append).run(until_drained=True)
+    assert sum(each.events for each in told) == 200
+    assert set(told[0].parts) == {"job", "commit"}
+    assert f"{told[0].events:,} events of" in caplog.text
+
+
+def test_spark_s_own_pages_say_which_ranges_a_job_is_about(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 50, partitions=1)
+    said: list[str] = []
+
+    def on_batch(df: DataFrame, batch: SparkBatch) -> None:
+        said.append(spark.sparkContext.getLocalProperty("spark.job.description") or "")
+
+    processor(spark, hub, tmp_path, on_batch=on_batch).run(until_drained=True)
+    assert said == ["t/sensors/activity: 0[0,50)"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schema": "home_id nonsense"}, "schema"),
+        ({"schema": "amount decimal(10,2)"}, "cannot be decoded"),
+        ({"schema": "partition int"}, "column partition"),
+        ({"tasks": 0}, "tasks"),
+        ({"gather_s": -1.0}, "gather_s"),
+        ({"max_events": 0}, "max_events"),
+        ({"on_batch": "aggregate"}, "on_batch"),
+        ({"at_source": lambda frame: 5}, "at_source"),
+        ({"group": " "}, "group"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    hub = make_hub(tmp_path)
+    wanted: dict[str, Any] = {
+        "group": "g",
+        "store": open_leases(tmp_path),
+        "on_batch": lambda df, batch: None,
+        **settings,
+    }
+    with pytest.raises(BadInput, match=message):
+        SparkProcessor(spark, hub, **wanted)
+
+
+def test_a_feed_that_executors_cannot_open_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read by Spark"):
+        SparkProcessor(
+            spark,
+            object(),  # type: ignore[arg-type]
+            group="g",
+            store=open_leases(tmp_path),
+            on_batch=lambda df, batch: None,
+        )
+
+
+def _positions(folder: Path, hub: lh.Hub) -> dict[str, int]:
+    async def look() -> dict[str, int]:
+        store = open_leases(folder)
+        key = Group(namespace=hub.namespace, feed=hub.name, name="activity")
+        leases = (await store.snapshot(key)).leases
+        await store.close()
+        return {each.partition: each.checkpoint.next_sequence for each in leases}
+
+    return asyncio.run(look())
+
+
+GONE = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+import leasehold as lh
+from leasehold.spark import local_session
+from spark_pipeline import processor
+
+spark = local_session(1, settings={{"spark.driver.memory": "512m"}})
+java = spark.sparkContext._gateway.proc
+
+def on_batch(df, batch):
+    java.kill()
+    java.wait()
+    df.collect()
+
+folder = Path({folder!r})
+processor(
+    spark,
+    lh.Hub.open(folder / "hub.db"),
+    folder,
+    on_batch=on_batch,
+    dead_letters=lh.open_dead_letters(f"sqlite:///{{folder}}/dead.db"),
+    retry=lh.Retry(attempts=1, then="dead-letter", backoff_s=0.01),
+).run()
+"""
+
+
+def test_when_spark_itself_is_gone_the_instance_stops_and_no_event_is_blamed(
+    tmp_path: Path,
+) -> None:
+    hub = make_hub(tmp_path, 50, partitions=1)
+    script = GONE.format(tests=str(Path(__file__).parents[1]), folder=str(tmp_path))
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode != 0
+    assert "the Spark session is gone" in ended.stderr
+    assert letters_of(tmp_path) == []
+    assert _positions(tmp_path, hub) == {"0": 0}
