@@ -4,6 +4,7 @@ SEEDS ?= 1000
 FIRST ?= 0
 CHAOS_S ?= 300
 CHAOS_SEED ?=
+CHAOS_EVENTS ?= 2000000
 ARGS ?=
 
 # Looked up only when a virtual environment has to be made.
@@ -63,6 +64,7 @@ sim: $(VENV)
 soak: SEEDS := 20000
 soak: sim $(JAVA) $(SERVERS)
 	$(RUN) LEASEHOLD_CHAOS_S=$(CHAOS_S) LEASEHOLD_CHAOS_SEED=$(CHAOS_SEED) \
+		LEASEHOLD_CHAOS_EVENTS=$(CHAOS_EVENTS) \
 		$(BIN)/python -m pytest -rP --timeout=0 tests/chaos
 
 bench: $(VENV) $(JAVA) $(SERVERS)

@@ -26,6 +26,7 @@ class Subject(Enum):
     CONTAINER = "container"
     OVERHEAD = "overhead"
     FAILOVER = "failover"
+    SPARK = "spark"
 
 
 def bench(
@@ -49,9 +50,16 @@ def bench(
             Subject.CONTAINER: container.run,
             Subject.OVERHEAD: overhead.run,
             Subject.FAILOVER: lambda: failover.run(stores[1:]),
+            Subject.SPARK: _spark,
         }
         for subject in subjects or Subject:
             _show(subject.value, runs[subject]())
+
+
+def _spark() -> Iterable[Row]:
+    from leasehold.bench import spark  # noqa: PLC0415  # PySpark takes its time to load
+
+    return spark.run()
 
 
 def _show(title: str, rows: Iterable[Row]) -> None:
