@@ -86,6 +86,7 @@ def test_rows_without_a_home_and_of_kinds_to_come_are_passed_over() -> None:
     window = Window(NOW_MINUTE)
     window.add(frame([row(None, "wrong time"), row(kind="radar"), row(battery=None)]))
     assert len(window) == 1
+    assert window.rejected == {"wrong time": 1}
     assert [(r.kind, r.battery) for r in window.readings("H000001")] == [("door", None)]
 
 

@@ -20,18 +20,20 @@ import polars as pl
 from pyspark.sql import SparkSession
 
 from leasehold.feeds.hub import Hub
+from leasehold.homes.alerts import CO_PPM
 from leasehold.homes.days import HOMES_MAX, KINDS, MINUTE_MS
+from leasehold.homes.places import ACTIVITY
 from leasehold.ports import DeadLetters, LeaseStore
 from leasehold.spark import DeltaSink, SparkProcessor
 
-GROUP = "activity"
+GROUP = ACTIVITY
 SCHEMA = (
     "home_id string, sensor_id string, type string, value double, battery double, ts bigint, "
     "enqueued_at timestamp"
 )
 HOUR_MINUTES = 60
-CO_LIMIT_PPM = 30.0
-"""From here on a carbon monoxide reading means something happened; below, it is air."""
+CO_LIMIT_PPM = CO_PPM
+"""From here on carbon monoxide is dangerous."""
 AHEAD_S = 600.0
 BEHIND_S = 31 * 86_400.0
 HOME_ID = "^H[0-9]{6}$"

@@ -16,7 +16,7 @@ from typing import Literal, Self
 
 from leasehold.errors import LeaseholdError
 from leasehold.feeds.hub_keys import partition_of
-from leasehold.homes.activity import CO_LIMIT_PPM
+from leasehold.homes.alerts import CO_PPM
 from leasehold.homes.table import ActivityTable, File, Gone, Listing
 from leasehold.homes.window import HOUR_MINUTES, Reading, Series, Window
 
@@ -273,5 +273,5 @@ def _alarms(readings: Sequence[Reading], hour: Series, now_ms: int) -> Iterator[
     if any(hour.levels["glass"][-ALARM_MINUTES:]):
         yield "glass"
     since_ms = now_ms - HOUR_MINUTES * 60_000
-    if any(r.kind == "co" and r.value >= CO_LIMIT_PPM and r.ts_ms >= since_ms for r in readings):
+    if any(r.kind == "co" and r.value >= CO_PPM and r.ts_ms >= since_ms for r in readings):
         yield "co"

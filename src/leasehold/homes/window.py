@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -157,6 +158,8 @@ class Window:
         self.now_minute = now_minute
         self.ignored = 0
         """Rows that were too far ahead."""
+        self.rejected: Counter[str] = Counter()
+        """Readings that were not believed, by reason, since the window was made."""
         self.advance(now_minute)
 
     def __len__(self) -> int:
@@ -183,6 +186,9 @@ class Window:
 
     def add(self, rows: pl.DataFrame) -> None:
         """Merge rows that have ``COLUMNS``."""
+        homeless = rows.filter(pl.col("home_id").is_null())
+        for reason, events in homeless.select("kind", "events").iter_rows():
+            self.rejected[reason] += events
         found = self._prepared(rows)
         if not len(found.home):
             return

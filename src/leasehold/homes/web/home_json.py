@@ -1,0 +1,46 @@
+"""A home as the page gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from leasehold.homes.alerts import CO_PPM
+from leasehold.homes.reads import SILENT_AFTER_S, HomeState
+from leasehold.homes.window import Series
+
+BATTERY_LOW = 15
+
+
+def home_dict(
+    state: HomeState, hour: Series, alerts: Sequence[dict[str, Any]], *, failing: str = ""
+) -> dict[str, Any]:
+    return {
+        "home": state.home_id,
+        "now_ms": state.now_ms,
+        "state": state.state,
+        "why": list(state.why),
+        "sensors": [
+            {
+                "kind": each.kind,
+                "value": each.value,
+                "active": each.value >= (CO_PPM if each.kind == "co" else 1e-9),
+                "ts_ms": each.ts_ms,
+                "battery": None if each.battery is None else round(each.battery),
+                "battery_low": each.battery is not None and each.battery <= BATTERY_LOW,
+                "silent": state.now_ms - each.ts_ms > SILENT_AFTER_S * 1000,
+            }
+            for each in state.readings
+        ],
+        "hour": series_dict(hour),
+        "alerts": list(alerts),
+        "failing": failing,
+    }
+
+
+def series_dict(series: Series) -> dict[str, Any]:
+    return {
+        "start_ms": series.start_minute * 60_000,
+        "step_s": series.step_minutes * 60,
+        "levels": series.levels,
+    }

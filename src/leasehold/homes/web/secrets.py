@@ -1,0 +1,72 @@
+"""The server's secret and the operators' password: from the environment, else made on first run."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leasehold.errors import BadInput
+
+SECRET, PASSWORD = "LEASEHOLD_SECRET", "LEASEHOLD_OPERATOR_PASSWORD"
+SECRET_CHARS_MIN = 32
+PASSWORD_CHARS_MIN = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    secret: str = field(repr=False)
+    operator_password: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            (SECRET, self.secret, SECRET_CHARS_MIN),
+            (PASSWORD, self.operator_password, PASSWORD_CHARS_MIN),
+        ):
+            if len(value) < least:
+                raise BadInput(f"{name} has {len(value)} characters; give at least {least}")
+
+    @classmethod
+    def load(cls, path: Path, environ: Mapping[str, str] = os.environ) -> Secrets:
+        """Whatever the environment does not say is kept in a file that only its owner can read."""
+        secret, password = environ.get(SECRET), environ.get(PASSWORD)
+        if secret and password:
+            return cls(secret=secret, operator_password=password)
+        kept = _kept(path)
+        return cls(
+            secret=secret or kept["secret"],
+            operator_password=password or kept["operator_password"],
+        )
+
+
+def _kept(path: Path) -> dict[str, str]:
+    made = {"secret": secrets.token_urlsafe(48), "operator_password": secrets.token_urlsafe(15)}
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        # Linked, not renamed: of two processes that start at once, the first one's are kept.
+        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump(made, file)
+        os.link(unfinished, path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise BadInput(f"{path} cannot be made: {error}; or set {SECRET}, {PASSWORD}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return _read(path)
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        if path.stat().st_mode & 0o077:
+            raise BadInput(f"{path} can be read by others; say: chmod 600 {path}")
+        kept = json.loads(path.read_bytes())
+        if not all(isinstance(kept[name], str) for name in ("secret", "operator_password")):
+            raise ValueError("its values are no text")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is damaged ({error}); remove it, and new ones are made") from error
+    return dict(kept)

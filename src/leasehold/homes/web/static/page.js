@@ -1,0 +1,92 @@
+// What both pages need: making elements, times in words, and a stream that comes back by itself.
+
+export function make(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key === "onclick") made.addEventListener("click", value);
+    else made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const exact = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const dated = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
+export const at = (ms) => clock.format(ms);
+export const atExactly = (ms) => exact.format(ms);
+export const onDay = (ms) => dated.format(ms);
+
+export function ago(ms, now) {
+  const s = Math.max(0, Math.round((now - ms) / 1000));
+  if (s < 2) return "just now";
+  if (s < 90) return `${s} s ago`;
+  if (s < 5400) return `${Math.round(s / 60)} min ago`;
+  if (s < 129600) return `${Math.round(s / 3600)} h ago`;
+  return `${Math.round(s / 86400)} days ago`;
+}
+
+export function seconds(s) {
+  if (s === null || s === undefined) return "?";
+  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 120) return `${Math.round(s)} s`;
+  return s < 7200 ? `${(s / 60).toFixed(1)} min` : `${(s / 3600).toFixed(1)} h`;
+}
+
+export const count = (n) => (n === null || n === undefined ? "?" : Math.round(n).toLocaleString("en"));
+
+// Puts new content in place only where it differs, so that focus and selection stay.
+export function fill(place, children) {
+  const wanted = document.createElement(place.tagName);
+  wanted.append(...children);
+  if (wanted.innerHTML === place.innerHTML) return false;
+  const held = place.contains(document.activeElement) ? { ...document.activeElement.dataset } : null;
+  place.replaceChildren(...wanted.childNodes);
+  if (held) [...place.querySelectorAll("button")].find((each) => same(each.dataset, held))?.focus();
+  return true;
+}
+
+const same = (one, other) => JSON.stringify({ ...one }) === JSON.stringify(other);
+
+const STALE_MS = 20000;
+
+// Follows a stream of server-sent events; onData gets each state, parsed.
+export function follow(path, event, onData) {
+  const sign = byId("live");
+  const text = byId("live-text");
+  let last = 0;
+  const say = (state, words) => {
+    if (sign.dataset.live !== state) sign.dataset.live = state;
+    if (text.textContent !== words) text.textContent = words;
+  };
+  const source = new EventSource(path);
+  source.addEventListener(event, (message) => {
+    last = Date.now();
+    say("on", "Live");
+    onData(JSON.parse(message.data));
+  });
+  source.addEventListener("signed-out", () => location.assign("/sign-in"));
+  source.onerror = () => {
+    say("off", "No connection, trying again");
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => location.reload(), 5000);
+  };
+  setInterval(() => {
+    if (last && Date.now() - last > STALE_MS) say("off", "No connection, trying again");
+  }, 2000);
+}
+
+export async function post(path, body) {
+  const answer = await fetch(path, {
+    method: "POST",
+    headers: body ? { "Content-Type": "application/json" } : {},
+    body: body ? JSON.stringify(body) : undefined,
+  });
+  const found = await answer.json().catch(() => ({}));
+  if (answer.status === 401) location.assign("/sign-in");
+  if (!answer.ok) throw new Error(found.error ?? `status ${answer.status}`);
+  return found;
+}
