@@ -19,6 +19,7 @@ from leasehold import Processor, Retry, every
 from leasehold.cli import app
 from leasehold.processor.host import Settings
 from leasehold.processor.pump import Pace
+from leasehold.spark import DeltaSink, SparkProcessor
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -31,6 +32,7 @@ SNIPPETS = [
 ]
 
 
+@pytest.mark.timeout(700)  # some start Spark
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_every_python_snippet_runs(snippet, tmp_path):
     done = subprocess.run(
@@ -38,7 +40,7 @@ def test_every_python_snippet_runs(snippet, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -79,12 +81,16 @@ def shown(default):
         return "required"
     if default is None:
         return "none"
+    if default == ():
+        return "none of them"
     if callable(default):
         return f"`{default.__name__}`"
     return f'`"{default}"`' if isinstance(default, str) else f"{default:g}"
 
 
-@pytest.mark.parametrize("kind", [Settings, Pace, Processor, Retry, every])
+@pytest.mark.parametrize(
+    "kind", [Settings, Pace, Processor, Retry, every, SparkProcessor, DeltaSink]
+)
 def test_the_reference_has_every_setting_with_its_default(kind):
     reference = (ROOT / "docs/reference/settings.md").read_text()
     for name, setting in inspect.signature(kind).parameters.items():
@@ -92,7 +98,7 @@ def test_the_reference_has_every_setting_with_its_default(kind):
             assert f"| `{name}` | {shown(setting.default)} |" in reference
 
 
-@pytest.mark.parametrize("kind", [Processor, Retry, every])
+@pytest.mark.parametrize("kind", [Processor, Retry, every, SparkProcessor, DeltaSink])
 def test_the_reference_has_no_setting_that_is_not_there(kind):
     reference = (ROOT / "docs/reference/settings.md").read_text()
     section = reference.split(f"## `{kind.__name__}`")[1].split("\n## ")[0]

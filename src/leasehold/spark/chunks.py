@@ -22,7 +22,6 @@ from leasehold.spark.columns import CHANGE_COLUMNS, EVENT_COLUMNS
 CHUNK_EVENTS = 250_000
 """Decoded at once: large enough to be quick, small enough that memory does not follow the range."""
 CHUNK_BYTES = 64 << 20
-READ_BYTES = 16 << 20
 CHANGES_EVENTS = 10_000
 
 
@@ -92,24 +91,17 @@ def chunks(feed: Hub | ChangeFeed, wanted: Range) -> Iterator[Chunk]:
 
 
 def _of_hub(hub: Hub, wanted: Range) -> Iterator[Chunk]:
-    parts: list[pa.RecordBatch] = []
-    rows = size = 0
     at = wanted.first
     while at < wanted.end:
-        most = min(wanted.end - at, CHUNK_EVENTS - rows)
-        part = hub.read_arrow(wanted.partition, at, most, max_bytes=READ_BYTES)
-        if not part.num_rows:
+        most = min(wanted.end - at, CHUNK_EVENTS)
+        raw = hub.read_arrow(wanted.partition, at, most, max_bytes=CHUNK_BYTES)
+        if not raw.num_rows:
             raise FeedUnavailable(
                 f"{hub.path}, partition {wanted.partition}: sequence {at} cannot be read, although "
                 f"it was there when the range up to {wanted.end} was planned"
             )
-        parts.append(part)
-        at, rows, size = at + part.num_rows, rows + part.num_rows, size + part.nbytes
-        if rows >= CHUNK_EVENTS or size >= CHUNK_BYTES:
-            yield HubChunk(_joined(parts), wanted.partition)
-            parts, rows, size = [], 0, 0
-    if parts:
-        yield HubChunk(_joined(parts), wanted.partition)
+        yield HubChunk(raw, wanted.partition)
+        at += raw.num_rows
 
 
 def _of_changes(feed: ChangeFeed, wanted: Range) -> Iterator[Chunk]:
@@ -123,10 +115,6 @@ def _of_changes(feed: ChangeFeed, wanted: Range) -> Iterator[Chunk]:
         if len(found) < len(batch.events) or not len(batch.events):
             return
         at = batch.next.next_sequence
-
-
-def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
 def _repeated(text: str, rows: int) -> pa.Array:

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from leasehold.core.ranges import Range
+from leasehold.spark.frames import source_of
 
 log = logging.getLogger("leasehold.spark")
 FIRST, END = "first_sequence", "end_sequence"
@@ -62,6 +63,9 @@ class Files:
 
     def write(self, df: DataFrame) -> list[Any]:
         """Runs the job; a row for each file."""
+        source = source_of(df)
+        if source is not None:
+            return source.map(self._task, ADDED).collect()
         return df.mapInArrow(self._task, from_arrow_schema(ADDED)).collect()
 
     def remove(self, paths: list[str]) -> None:

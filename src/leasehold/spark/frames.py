@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -64,16 +64,40 @@ def tasks_for(ranges: Sequence[Range], cores: int) -> tuple[tuple[Range, ...], .
     return pack(ranges, max(1, min(cores, events // MIN_SPLIT)), min_split=MIN_SPLIT)
 
 
+class Source:
+    """What a DataFrame of ours is made of. A sink that is given the frame as it came may do all the
+    work where the events are read, so that no row goes through Java and back."""
+
+    def __init__(
+        self, spark: SparkSession, reading: Reading, tasks: Sequence[Sequence[Range]]
+    ) -> None:
+        self._spark, self.reading, self.tasks = spark, reading, tasks
+
+    def map(self, work: Callable[[Iterator[pa.RecordBatch]], Any], result: pa.Schema) -> DataFrame:
+        """Whatever ``work`` makes of each task's rows."""
+        reading, tasks = self.reading, self.tasks
+
+        def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                for task in batch.column(0).to_pylist():
+                    yield from work(reading.read(tasks[task]))
+
+        numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
+        return numbers.mapInArrow(run, from_arrow_schema(result))
+
+
 def frame_of(spark: SparkSession, reading: Reading, tasks: Sequence[Sequence[Range]]) -> DataFrame:
     """One task per element. Reading begins when the DataFrame is used, in the executors."""
+    source = Source(spark, reading, tasks)
+    df = source.map(iter, reading.result)
+    df._leasehold_source = source  # type: ignore[attr-defined]  # gone once it is transformed
+    return df
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for task in batch.column(0).to_pylist():
-                yield from reading.read(tasks[task])
 
-    numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-    return numbers.mapInArrow(read, from_arrow_schema(reading.result))
+def source_of(df: DataFrame) -> Source | None:
+    """None: it is not as ``frame_of`` made it."""
+    found = vars(df).get("_leasehold_source")
+    return found if isinstance(found, Source) else None
 
 
 def cores_of(spark: SparkSession) -> int:
