@@ -53,14 +53,18 @@ def per_home_minute(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def processor(spark: SparkSession, hub: lh.Hub, folder: Path, **settings: Any) -> SparkProcessor:
-    settings = {"on_batch": DeltaSink(folder / "table").write, **QUICK, **settings}
+    settings = {
+        "on_batch": DeltaSink(folder / "table").write,
+        "schema": SCHEMA,
+        "at_source": per_home_minute,
+        **QUICK,
+        **settings,
+    }
     return SparkProcessor(
         spark,
         hub,
         group="activity",
         store=lh.open_store(f"sqlite:///{folder}/leases.db"),
-        schema=SCHEMA,
-        at_source=per_home_minute,
         **settings,
     )
 

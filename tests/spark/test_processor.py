@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -236,6 +238,63 @@ def test_a_sink_that_is_down_holds_everything_up_and_loses_nothing(
     assert down.is_set()
     assert counted(tmp_path) == sent(hub)
     assert letters_of(tmp_path) == []
+
+
+def test_storage_that_takes_nothing_for_a_while_is_waited_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As with a full disk: what lies in the way of the table is removed after some failures."""
+    hub = make_hub(tmp_path, 200)
+    obstacle, told = tmp_path / "table", []
+    obstacle.write_text("no room for a table")
+
+    def on_error(error: BaseException) -> None:
+        told.append(error)
+        if len(told) == 6:
+            obstacle.unlink()
+
+    processor(
+        spark,
+        hub,
+        tmp_path,
+        on_error=on_error,
+        dead_letters=dead(tmp_path),
+        retry=lh.Retry(attempts=1, then="dead-letter", backoff_s=0.01),
+    ).run(until_drained=True)
+    assert len(told) >= 6
+    assert counted(tmp_path) == sent(hub)
+    assert letters_of(tmp_path) == []
+
+
+def test_an_executor_killed_in_mid_job_costs_a_try_and_nothing_else(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 200)
+    mark = tmp_path / "killed"
+
+    def dies_once(frame: pl.DataFrame) -> pl.DataFrame:
+        if len(frame) and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return frame.group_by("partition", "home_id", (pl.col("ts") // 60_000).alias("minute")).agg(
+            pl.len().alias("count"), pl.col("value").sum().alias("sum")
+        )
+
+    processor(spark, hub, tmp_path, at_source=dies_once).run(until_drained=True)
+    assert mark.exists()
+    assert counted(tmp_path) == sent(hub)
+
+
+def test_a_schema_that_fits_nothing_makes_everything_dead_letters(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 60)
+    processor(
+        spark, hub, tmp_path, schema="home_id int, value double, ts bigint",
+        dead_letters=dead(tmp_path),
+    ).run(until_drained=True)  # fmt: skip
+    assert len(letters_of(tmp_path)) == 60
+    assert sum(counted(tmp_path).values()) == 0
 
 
 def test_a_crash_between_commit_and_checkpoint_counts_nothing_twice(
