@@ -1,7 +1,7 @@
 // Charts as SVG, made here: one lane per kind of sensor, drawn at the width that there is.
 
 import { icon, svg } from "./icons.js";
-import { at, make } from "./page.js";
+import { at, atShort, make } from "./page.js";
 
 export const KINDS = {
   motion: { name: "Motion", noun: "movements" },
@@ -87,7 +87,7 @@ function timeAxis(series, width) {
     const x = ((t - series.start_ms) / (ends - series.start_ms)) * width;
     drawn.append(svg("line", { class: "tick", x1: x, x2: x, y1: 0, y2: 4 }));
     const words = svg("text", { x: Math.min(Math.max(x, 17), width - 17), y: 15, "text-anchor": "middle" });
-    words.textContent = at(t);
+    words.textContent = atShort(t);
     drawn.append(words);
   }
   return drawn;

@@ -37,7 +37,7 @@ function detail(state, sensors) {
 function condition(sensor) {
   if (sensor.kind === "motion") return sensor.active ? "Motion" : "No motion";
   if (sensor.kind === "glass") return sensor.active ? "Broken" : "Intact";
-  if (sensor.kind === "co") return `${sensor.value} ppm${sensor.active ? ", dangerous" : ", normal"}`;
+  if (sensor.kind === "co") return `${sensor.value} ppm`;
   return sensor.active ? "Open" : "Closed";
 }
 
@@ -54,7 +54,7 @@ function sensorCard(sensor) {
     { class: "sensor", "data-level": level },
     make("span", { class: "sensor-icon" }, sensorIcon(sensor)),
     make("span", { class: "sensor-name" }, sensor.kind === "co" ? "Carbon monoxide" : KINDS[sensor.kind].name),
-    make("strong", { class: "sensor-state" }, sensor.silent ? "Silent" : condition(sensor)),
+    make("strong", { class: "sensor-state" }, sensor.silent ? "Silent" : condition(sensor), sensor.kind === "co" && !sensor.silent ? make("small", {}, sensor.active ? " dangerous" : " normal") : null),
     make("span", { class: "sensor-foot" }, make("time", { datetime: new Date(sensor.ts_ms).toISOString(), title: atExactly(sensor.ts_ms) }, ago(sensor.ts_ms, now())), battery),
   );
 }

@@ -14,10 +14,12 @@ export function make(name, attributes = {}, ...children) {
 export const byId = (id) => document.getElementById(id);
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const short = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const exact = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const dated = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 
 export const at = (ms) => clock.format(ms);
+export const atShort = (ms) => short.format(ms);
 export const atExactly = (ms) => exact.format(ms);
 export const onDay = (ms) => dated.format(ms);
 
@@ -32,7 +34,7 @@ export function ago(ms, now) {
 
 export function seconds(s) {
   if (s === null || s === undefined) return "?";
-  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 10) return s ? `${s.toFixed(1)} s` : "0 s";
   if (s < 120) return `${Math.round(s)} s`;
   return s < 7200 ? `${(s / 60).toFixed(1)} min` : `${(s / 3600).toFixed(1)} h`;
 }

@@ -1,7 +1,7 @@
 // Makes typing easier; the form works without it.
 "use strict";
 
-const panel = document.querySelector(".door-panel");
+const panel = document.querySelector(".gate-panel");
 const operator = document.getElementById("operator");
 const home = document.getElementById("home");
 const code = document.getElementById("code");
