@@ -17,6 +17,7 @@ from leasehold.cli.leases import leases
 from leasehold.cli.rewind import rewind
 from leasehold.cli.sim import sim
 from leasehold.cli.simulate import simulate
+from leasehold.cli.web import web
 from leasehold.errors import LeaseholdError
 
 app = Typer(
@@ -30,7 +31,7 @@ app = Typer(
 app.add_typer(hub.app, name="hub")
 app.add_typer(container.app, name="container")
 app.add_typer(dead_letters.app, name="dead-letters")
-for command in (demo, simulate, leases, lag, rewind, compact, sim, bench):
+for command in (demo, simulate, leases, lag, rewind, compact, sim, web, bench):
     app.command()(command)
 
 
