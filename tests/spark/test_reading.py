@@ -80,6 +80,11 @@ def test_with_a_place_for_them_rows_that_do_not_fit_become_dead_letters(
     assert len(asyncio.run(lh.open_dead_letters(url).list(Which()))) == 3
 
 
+def test_dead_letters_that_executors_cannot_reach_are_refused() -> None:
+    with pytest.raises(BadInput, match="out of the reach of Spark's executors"):
+        Letters(store=lh.open_dead_letters("memory://here"), group=GROUP)
+
+
 def test_the_users_function_gets_chunks_and_says_what_columns_there_are(hub: lh.Hub) -> None:
     def per_home(frame: pl.DataFrame) -> pl.DataFrame:
         return frame.group_by("home").agg(pl.len().alias("count")).sort("home")

@@ -26,6 +26,7 @@ from leasehold.processor.redrive import letter_for
 from leasehold.spark.chunks import Chunk, chunks
 from leasehold.spark.columns import CHANGE_COLUMNS, CORRUPT, EVENT_COLUMNS
 from leasehold.spark.decode import Decoder
+from leasehold.stores.memory_dead_letters import MemoryDeadLetters
 
 NO_FIT = "the body is not JSON that fits the schema"
 
@@ -66,6 +67,13 @@ class Letters:
 
     store: DeadLetters
     group: Group
+
+    def __post_init__(self) -> None:
+        if isinstance(self.store, MemoryDeadLetters):
+            raise BadInput(
+                "dead letters in memory are out of the reach of Spark's executors: keep them in a "
+                "file, like sqlite:///data/dead.db"
+            )
 
     def put(self, events: Sequence[Any]) -> None:
         letters = [letter_for(self.group, event, NO_FIT, 1) for event in events]
