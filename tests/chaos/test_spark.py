@@ -157,7 +157,9 @@ def _signal(process: Process, number: int) -> None:
 
 
 @pytest.fixture(params=["sqlite-folder", "postgresql-azurite"])
-def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str, dict[str, str]]:
+def places(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, str, dict[str, str]]:
     """The lease store, the table, and how to get at its storage."""
     if request.param == "sqlite-folder":
         return f"sqlite:///{tmp_path}/leases.db", str(tmp_path / "table"), {}
@@ -166,16 +168,9 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str, di
     with BlobServiceClient.from_connection_string(azurite.connection_string) as service:
         service.create_container(container)
     store = f"{request.getfixturevalue('postgres_url')}?schema=spark_{uuid4().hex[:8]}"
-    return store, f"az://{container}/activity", storage_options(azurite)
-
-
-def storage_options(azurite: Azurite) -> dict[str, str]:
-    return {
-        "azure_storage_account_name": azurite.account,
-        "azure_storage_account_key": azurite.key,
-        "azure_storage_endpoint": azurite.url,
-        "azure_allow_http": "true",
-    }
+    # So the storage client knows that it is the emulator, which cannot list from a blob on.
+    monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", azurite.url.removesuffix(f"/{azurite.account}"))
+    return store, f"az://{container}/activity", {"azure_storage_use_emulator": "true"}
 
 
 @pytest.mark.timeout(1800 + 4 * SECONDS)

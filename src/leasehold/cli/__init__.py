@@ -17,6 +17,7 @@ from leasehold.cli.leases import leases
 from leasehold.cli.rewind import rewind
 from leasehold.cli.sim import sim
 from leasehold.cli.simulate import simulate
+from leasehold.cli.tour import tour
 from leasehold.cli.web import web
 from leasehold.errors import LeaseholdError
 
@@ -31,7 +32,7 @@ app = Typer(
 app.add_typer(hub.app, name="hub")
 app.add_typer(container.app, name="container")
 app.add_typer(dead_letters.app, name="dead-letters")
-for command in (demo, simulate, leases, lag, rewind, compact, sim, web, bench):
+for command in (demo, tour, simulate, leases, lag, rewind, compact, sim, web, bench):
     app.command()(command)
 
 

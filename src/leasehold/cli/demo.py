@@ -1,80 +1,273 @@
-"""``leasehold demo``: what there is to see, in a minute."""
+"""``leasehold demo``: the home-security company, all of it, on this machine."""
 
 from __future__ import annotations
 
-from itertools import count
+import asyncio
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
-from rich.console import Console
+import pyarrow.compute as pc
+from rich.console import Group as Lines
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
+from typer import Exit, Option, echo
 
-from leasehold.cli.demo_live import live
-from leasehold.testing.sabotage import Sabotage
-from leasehold.testing.scale import scale
-from leasehold.testing.simulate import simulate
+from leasehold.cli.options import console, counted, duration
+from leasehold.cli.stopping import stopping
+from leasehold.errors import BadInput, LeaseholdError
+from leasehold.feeds.hub import Hub
+from leasehold.homes.alerts import GROUP as ALERTS
+from leasehold.homes.places import ACTIVITY, Places
+from leasehold.ports import Which
+from leasehold.processor.estimator import Estimate, Estimator
+from leasehold.stores import open_dead_letters, open_store
 
-console = Console()
-FAULTY_SEED = 0
-SHOWN = 18
+COMPACT_S = 120.0
+SETTLE_S = 300.0
+HISTORY_HOURS = 2.0
+HOMES = 10_000
+NEWS = 6
 
 
-def demo() -> None:
-    """Show the leases at work: scaling, faults, and three real processes that share a hub.
+def demo(
+    *,
+    homes: Annotated[int, Option(help="How many homes.", min=1, max=1_000_000)] = HOMES,
+    instances: Annotated[int, Option(help="Spark applications to begin with.", min=1, max=8)] = 2,
+    speed: Annotated[
+        str, Option(metavar="X|max", help="1 is real time, 10 ten times faster, or max.")
+    ] = "1",
+    minutes: Annotated[
+        float | None, Option(help="Stop by itself after so many minutes; else at Ctrl-C.")
+    ] = None,
+    history_hours: Annotated[
+        float, Option(help="Hours of history to begin with, the first time.", min=0)
+    ] = HISTORY_HOURS,
+    headless: Annotated[
+        bool, Option("--headless", help="No page; a summary, and exit code 1 if anything is lost.")
+    ] = False,
+    folder: Annotated[Path, Option(help="Where everything is kept, for the next start.")] = Path(
+        "data/demo"
+    ),
+    port: Annotated[int, Option(help="Of the page; 0 takes any that is free.")] = 8080,
+    malformed: Annotated[float, Option(help="The share of malformed readings.")] = 0.0,
+) -> None:
+    """Run the home-security company: homes, hub, Spark pipeline, alerts, web page.
 
-    The first parts run on virtual time, with the code that runs in production; the last starts a
-    hub and three processes in a temporary folder, and kills one of them.
+    Prints the addresses and logins, then shows what is going on. Ctrl-C stops everything in order;
+    the next start goes on where it was.
     """
-    console.print(
-        "[bold]1. Scaling.[/] 32 partitions, and instances that come and go. Each instance looks "
-        "at the lease store every 3 s and acts on its own share; nobody coordinates.\n"
-    )
-    console.print(_scaling())
-    console.print(
-        "\n[bold]2. Faults.[/] A group under crashes, pauses, wrong clocks and a store that loses "
-        "answers:\n"
-    )
-    report = simulate(FAULTY_SEED, trace=True)
-    lines = [line for line in report.trace if ":" not in line[11:]]
-    for line in lines[:SHOWN]:
-        console.print("   " + line, highlight=False, markup=False)
-    console.print(f"    … {len(lines) - SHOWN} more lines\n")
-    outcome = report.violation or "every invariant held"
-    console.print(
-        f"In {report.virtual_s:.0f} virtual seconds and {report.faults.total()} faults, "
-        f"{report.events:,} events were handled, {report.redelivered} of them again after a crash: "
-        f"[bold]{outcome}[/].",
-        highlight=False,
-    )
-    seed, noticed = _noticed(Sabotage.NO_FENCING)
-    console.print(
-        f"\n[bold]3. A test that can fail.[/] With fencing switched off, seed {seed} ends with: "
-        f"[red]{noticed}[/]",
-        highlight=False,
-    )
-    console.print("\n[bold]4. For real.[/] A hub, three processes of one group, and a kill:\n")
-    live(console)
-    console.print(
-        f"\nNext: [bold]make sim SEED={FAULTY_SEED}[/] for the whole trace, "
-        "[bold]make sim SEEDS=100[/] for a hundred groups, docs/architecture.md for how it works.",
-        highlight=False,
-    )
+    from leasehold.homes.crew import Crew  # noqa: PLC0415  # Spark and the web take time to load
+    from leasehold.homes.parts import Said, prepare  # noqa: PLC0415
+    from leasehold.homes.receiver import Receiver  # noqa: PLC0415
+    from leasehold.homes.sensors import parse_speed  # noqa: PLC0415
 
+    parse_speed(speed)
+    places, news = Places(folder), deque[str](maxlen=NEWS)
 
-def _noticed(sabotage: Sabotage) -> tuple[int, str]:
-    for seed in count():
-        if violation := simulate(seed, sabotage=sabotage).violation:
-            return seed, violation
-    raise AssertionError("count() never ends")
+    def told(text: str) -> None:
+        news.append(f"{time.strftime('%H:%M:%S')} {text}")
+        if not console.is_terminal:
+            echo(text)
 
-
-def _scaling() -> Table:
-    table = Table("instances", "even after", "moves", "least possible", "partitions per instance")
-    for before, after in ((1, 3), (1, 12), (1, 20), (20, 5)):
-        report = scale(before, after)
-        table.add_row(
-            f"{before} → {after}",
-            f"{report.intervals:.1f} intervals",
-            str(report.moves),
-            str(report.least_moves),
-            f"{report.counts[0]} … {report.counts[-1]}",
+    prepare(places)
+    with ExitStack() as stack:
+        receiver = stack.enter_context(Receiver())
+        said = Said(
+            part="",
+            instance="",
+            folder=str(folder),
+            homes=homes,
+            speed=speed,
+            history_hours=history_hours,
+            webhook=receiver.url,
+            malformed=malformed,
         )
+        stop = stack.enter_context(stopping())
+        crew = Crew(said, told=told)
+        stack.callback(crew.close)
+        for part in ("sensors", "alerts"):
+            crew.start_part(part)
+        for _ in range(instances):
+            crew.add()
+        look = _Look(places)
+        stack.callback(look.close)
+        head = [] if headless else stack.enter_context(_page(places, crew, port, homes))
+        _tidy(places, stop)
+        _show(_Scene(look, crew, receiver, news, head), stop, minutes)
+        if headless:
+            crew.stop_part("sensors")
+            summary = _settle(look, stop)
+    if headless:
+        echo(json.dumps(summary))
+        if summary["missing"]:
+            raise Exit(1)
+    else:
+        console.print(f"stopped; the next start goes on where it was, in {folder}")
+
+
+@contextmanager
+def _page(places: Places, crew: Any, port: int, homes: int) -> Iterator[list[str]]:
+    from leasehold.homes.readings import home_id  # noqa: PLC0415
+    from leasehold.homes.web import Secrets, open_web  # noqa: PLC0415
+    from leasehold.homes.web.sessions import Sessions  # noqa: PLC0415
+
+    secrets = Secrets.load(places.secrets)
+    home = home_id(min(123, homes - 1))
+    try:
+        opened = open_web(places, secrets, port=port, fleet=crew)
+        server = opened.__enter__()
+    except BadInput:
+        opened = open_web(places, secrets, port=0, fleet=crew)
+        server = opened.__enter__()
+    try:
+        yield [
+            f"[bold]{server.url}[/]",
+            f"a resident:  home [bold]{home}[/], access code "
+            f"[bold]{Sessions(secrets).access_code(home)}[/]",
+            f"an operator: password [bold]{secrets.operator_password}[/]",
+        ]
+    finally:
+        opened.__exit__(None, None, None)
+
+
+class _Look:
+    """What there is to see, from outside: nothing here takes part in any group."""
+
+    def __init__(self, places: Places) -> None:
+        self.hub = Hub.open(places.hub)
+        self._places = places
+        self._estimators = {
+            group: Estimator(self.hub, group=group, store=open_store(places.store))
+            for group in (ACTIVITY, ALERTS)
+        }
+        self._before = (time.monotonic(), self.sent())
+
+    def sent(self) -> int:
+        return sum(each.end for each in self.hub.kept())
+
+    def rate(self) -> float:
+        """Readings per second since the last time."""
+        then, before = self._before
+        self._before = time.monotonic(), self.sent()
+        return (self._before[1] - before) / max(self._before[0] - then, 1e-9)
+
+    def estimate(self, group: str) -> Estimate | None:
+        """None: nobody has begun yet, or the store does not answer now."""
+        try:
+            found = self._estimators[group].lag()
+        except LeaseholdError:
+            return None
+        return found if found.started else None
+
+    def dead(self, group: str) -> int:
+        async def count() -> int:
+            letters = open_dead_letters(self._places.dead_letters)
+            try:
+                return sum((await letters.count(Which(group=group))).values())
+            finally:
+                await letters.close()
+
+        return asyncio.run(count())
+
+    def aggregated(self) -> int:
+        from deltalake import DeltaTable  # noqa: PLC0415
+        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
+
+        try:
+            table = DeltaTable(str(self._places.activity))
+        except TableNotFoundError:
+            return 0
+        events = table.to_pyarrow_table(columns=["events"]).column(0)
+        return int(pc.sum(events).as_py() or 0)
+
+    def close(self) -> None:
+        for estimator in self._estimators.values():
+            estimator.close()
+        self.hub.close()
+
+
+class _Scene(NamedTuple):
+    look: _Look
+    crew: Any
+    receiver: Any
+    news: deque[str]
+    head: list[str]
+
+    def drawn(self) -> Lines:
+        return Lines(*self.head, "", _status(self), "", *map(Text, self.news))
+
+
+def _show(scene: _Scene, stop: threading.Event, minutes: float | None) -> None:
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    if not console.is_terminal:
+        look = scene.look
+        for line in scene.head:
+            console.print(line, highlight=False)
+        while not stop.wait(10.0) and (end is None or time.monotonic() < end):
+            lag = look.estimate(ACTIVITY)
+            behind = "not begun" if lag is None else f"{lag.lag_events:,} behind"
+            echo(f"{look.sent():,} readings, {look.rate():,.0f}/s; pipeline: {behind}")
+        return
+    with Live(console=console, refresh_per_second=2, transient=True) as live:
+        while not stop.wait(1.0) and (end is None or time.monotonic() < end):
+            live.update(scene.drawn())
+
+
+def _status(scene: _Scene) -> Table:
+    look = scene.look
+    table = Table(box=None, show_header=False)
+    table.add_row("readings", f"{look.sent():,}, {look.rate():,.0f}/s")
+    activity, alerts = look.estimate(ACTIVITY), look.estimate(ALERTS)
+    owned: dict[str, int] = {}
+    for each in activity.partitions if activity else ():
+        if each.owner:
+            owned[each.owner] = owned.get(each.owner, 0) + 1
+    for name, state in scene.crew.instances():
+        table.add_row(name, f"{state}, {counted(owned.get(name, 0), 'partition')}")
+    for group, lag in ((ACTIVITY, activity), (ALERTS, alerts)):
+        if lag is None:
+            table.add_row(group, "not begun")
+            continue
+        table.add_row(group, f"{counted(lag.lag_events, 'event')} behind, {duration(lag.lag_s)}")
+    table.add_row("webhook", counted(scene.receiver.count, "alert"))
+    table.add_row("dead letters", f"{look.dead(ACTIVITY):,}")
     return table
+
+
+def _settle(look: _Look, stop: threading.Event) -> dict[str, int]:
+    """Wait until all is done, then account for every event."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline and not stop.is_set():
+        lags = [look.estimate(group) for group in (ACTIVITY, ALERTS)]
+        if all(lag is not None and lag.lag_events == 0 for lag in lags):
+            break
+        time.sleep(0.5)
+    sent, aggregated, dead = look.sent(), look.aggregated(), look.dead(ACTIVITY)
+    return {
+        "sent": sent,
+        "aggregated": aggregated,
+        "dead_letters": dead,
+        "missing": sent - aggregated - dead,
+    }
+
+
+def _tidy(places: Places, stop: threading.Event) -> None:
+    """Keep the table quick to read for as long as this runs."""
+
+    def run() -> None:
+        from leasehold.spark.delta_compact import compact  # noqa: PLC0415
+
+        while not stop.wait(COMPACT_S):
+            try:
+                compact(str(places.activity), keep_hours=1)
+            except LeaseholdError:  # there is no table yet, or it is busy
+                continue
+
+    threading.Thread(target=run, daemon=True).start()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from typer import Exit, Option, echo
 
 from leasehold.cli.options import AsJson, HubPath, console, counted, open_hub
+from leasehold.cli.stopping import stopping
 from leasehold.feeds.hub import Hub
 from leasehold.homes.days import MINUTE_MS, Rates
 from leasehold.homes.flaws import Flaws
@@ -66,7 +66,7 @@ def simulate(
             return
         if add_co:
             add_co_detectors(hub)
-        with sensors, _stopping() as stop:
+        with sensors, stopping() as stop:
             began = time.perf_counter()
             counts = _send(sensors, stop, backfill_hours, minutes)
             _report(sensors, counts, time.perf_counter() - began, as_json)
@@ -125,28 +125,6 @@ def _progress(
             yield
         finally:
             sensors.on_sent = None
-
-
-@contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """The first Ctrl-C or SIGTERM finishes the batch in hand; the second ends it at once."""
-    stop, asked = threading.Event(), False
-
-    def on_signal(*_: Any) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        # Not here: the signal may have come while this very thread holds the event's lock.
-        threading.Thread(target=stop.set, daemon=True).start()
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, on_signal) for number in signals}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _report(sensors: Sensors, counts: dict[str, int], seconds: float, as_json: bool) -> None:

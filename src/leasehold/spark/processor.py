@@ -136,7 +136,7 @@ class SparkProcessor(Processor):
         partition = hold.lease.partition
         self._lazy.forget(partition)
         self._failing.discard(partition)
-        if hold.orphaned or hold.lease.attempts:
+        if hold.lease.attempts:  # it has failed, or killed, before
             self._failing.add(partition)
         return super()._start_pump(hold)
 
