@@ -17,6 +17,7 @@ BIN := .venv/bin
 VENV := .venv/.ready
 SERVERS := .tools/postgres.ready .tools/azurite.ready
 JAVA := .tools/java.ready
+BROWSER := .tools/chromium.ready
 RUN = @. tools/env.sh &&
 
 .DEFAULT_GOAL := help
@@ -38,13 +39,14 @@ help:
 	@echo '  make clean     remove everything that these commands made'
 	@echo
 	@echo 'The first run fetches what is missing: Python packages into .venv, and Java, PostgreSQL'
-	@echo 'and Azurite into .tools (as root on Debian, Java and PostgreSQL as system packages).'
+	@echo 'and Azurite into .tools (as root on Debian, Java, PostgreSQL and Chromium as system'
+	@echo 'packages).'
 	@echo 'Needed beforehand: Python 3.11 or newer (PYTHON=... to choose one), make, a network.'
 
 demo: $(VENV) $(JAVA)
 	$(RUN) $(BIN)/leasehold demo $(ARGS)
 
-test: $(VENV) $(JAVA) $(SERVERS)
+test: $(VENV) $(JAVA) $(SERVERS) $(BROWSER)
 	$(RUN) $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=10 $(ARGS)
 
 lint: $(VENV)

@@ -1,8 +1,8 @@
 """Puts what the make targets need into ``.venv`` and ``.tools``. Standard library only.
 
-``venv`` makes the virtual environment and ``python`` fills it; ``java``, ``postgres`` and
-``azurite`` add a runtime or a test server: the machine's own if it has one, else from where it can
-be had.
+``venv`` makes the virtual environment and ``python`` fills it; ``java``, ``postgres``, ``azurite``
+and ``chromium`` add a runtime, a test server or a browser: the machine's own if it has one, else
+from where it can be had.
 Running it again changes nothing that is already right.
 """
 
@@ -331,7 +331,38 @@ def node_version(node: str | Path) -> int:
     return int(found[1]) if found else 0
 
 
-STEPS = {"venv": venv, "python": python, "java": java, "postgres": postgres, "azurite": azurite}
+def chromium() -> None:
+    if not find_chromium() and can_use_apt():
+        say("Chromium from Debian's chromium and chromium-driver")
+        try:
+            apt_install("chromium", "chromium-driver", "fonts-dejavu-core")
+        except StepFailed as reason:
+            say(f"that failed ({reason})")
+    if not (version := find_chromium()):
+        raise StepFailed(
+            "The tests look at the web page with Chromium. Install it and its driver (Debian:"
+            " chromium chromium-driver; Fedora: chromium chromedriver)."
+        )
+    say(version)
+
+
+def find_chromium() -> str:
+    """What the browser calls itself, if it and its driver are there."""
+    browsers = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    found = next((path for path in browsers if path), None)
+    if found is None or not output_of(["chromedriver", "--version"]):
+        return ""
+    return output_of([found, "--version"]).strip()
+
+
+STEPS = {
+    "venv": venv,
+    "python": python,
+    "java": java,
+    "postgres": postgres,
+    "azurite": azurite,
+    "chromium": chromium,
+}
 
 
 def main(names: Sequence[str]) -> int:

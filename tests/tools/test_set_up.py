@@ -76,6 +76,17 @@ def test_an_interrupted_azurite_install_does_not_count(
     assert set_up.azurite_version() == "3.35.0"
 
 
+def test_a_browser_without_its_driver_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    program(tmp_path / "chromium", "echo Chromium 140.0")
+    program(tmp_path / "chromedriver", "exit 1")
+    assert set_up.find_chromium() == ""
+    program(tmp_path / "chromedriver", "echo ChromeDriver 140.0")
+    assert set_up.find_chromium() == "Chromium 140.0"
+
+
 def test_a_failed_step_says_what_it_ran_and_what_that_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
