@@ -52,6 +52,7 @@ def azurite() -> Iterator[servers.Azurite]:
         yield server
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share the session run in one process: each Java costs seconds and a gigabyte."""
     for item in items:
