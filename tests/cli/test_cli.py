@@ -8,7 +8,7 @@ from command_line import leasehold
 
 def test_help_names_every_command():
     text = leasehold("--help").stdout
-    for command in ("demo", "hub", "leases", "lag", "rewind", "sim", "bench"):
+    for command in ("demo", "tour", "hub", "leases", "lag", "rewind", "sim", "bench"):
         assert command in text
         assert "--help" in leasehold(command, "--help").stdout
 
@@ -33,8 +33,8 @@ def test_sim_names_the_first_failing_seed_and_exits_with_one():
     assert "seed 0: " in done.stdout
 
 
-def test_demo_shows_scaling_and_faults():
-    text = " ".join(leasehold("demo").stdout.split())
+def test_the_tour_shows_scaling_and_faults():
+    text = " ".join(leasehold("tour").stdout.split())
     assert "1 → 12" in text
     assert "every invariant held" in text
     assert "although" in text  # what the sabotaged run ends with
