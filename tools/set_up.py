@@ -352,7 +352,7 @@ def find_chromium() -> str:
     found = next((path for path in browsers if path), None)
     if found is None or not output_of(["chromedriver", "--version"]):
         return ""
-    return output_of([found, "--version"]).strip()
+    return output_of([found, "--version"]).strip().rpartition("\n")[2]
 
 
 STEPS = {

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option, echo
 
 from leasehold.cli.options import AsJson, console, notes
+from leasehold.cli.stopping import stopping
 from leasehold.errors import BadInput
 from leasehold.homes.places import Places
 
@@ -63,15 +61,5 @@ def web(
         else:
             console.print(f"[bold]{server.url}[/]", highlight=False)
             notes.print(f"operators' password: in your environment, or in {places.secrets}")
-        _until_stopped()
-
-
-def _until_stopped() -> None:
-    stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    try:
-        with suppress(KeyboardInterrupt):
-            while not stop.wait(3600):
-                pass
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        with stopping() as stop:
+            stop.wait()

@@ -44,7 +44,6 @@ from leasehold.homes.web.openapi import DESCRIPTION
 from leasehold.homes.web.operations import Operations
 from leasehold.homes.web.secrets import Secrets
 from leasehold.homes.web.sessions import Limiter, Role, Session, Sessions
-from leasehold.processor.metrics import Registry
 from leasehold.processor.prometheus import CONTENT_TYPE
 
 log = logging.getLogger("leasehold")
@@ -68,20 +67,19 @@ def make_app(
     fleet: Fleet | None = None,
     co_detectors: CoDetectors | None = None,
     sessions: Sessions | None = None,
-    registry: Registry | None = None,
     hosts: Collection[str] | None = LOOPBACK,
     secure: bool = False,
 ) -> Starlette:
     """``reads`` is started and closed by whoever made it; ``operations`` looks while the
     application runs. ``hosts``: names that are answered to; None: any. ``secure``: behind TLS."""
+    operations = operations or Operations(())
     web = Web(
         reads=reads,
         sessions=sessions or Sessions(secrets),
         alerts=RecentAlerts(alerts),
-        operations=operations or Operations(()),
+        operations=operations,
         fleet=fleet,
         co_detectors=co_detectors,
-        registry=registry or Registry(),
         secure=secure,
     )
     app = Starlette(
@@ -135,7 +133,6 @@ class Web:
         operations: Operations,
         fleet: Fleet | None,
         co_detectors: CoDetectors | None,
-        registry: Registry,
         secure: bool,
     ) -> None:
         self._reads, self._sessions, self._alerts = reads, sessions, alerts
@@ -147,7 +144,7 @@ class Web:
         self._by_address = Limiter(TRIES * 3, TRIES_WITHIN_S)
         self._by_name = Limiter(TRIES, TRIES_WITHIN_S)
         self._streams: Counter[str] = Counter()
-        self._registry = registry
+        self._registry = registry = operations.registry
         self._requests = registry.counter(
             "leasehold_web_sign_ins_total", "Attempts to sign in.", ("role", "outcome")
         )

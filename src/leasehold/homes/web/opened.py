@@ -22,7 +22,6 @@ from leasehold.homes.web.guard import LOOPBACK
 from leasehold.homes.web.operations import Operations, Watched
 from leasehold.homes.web.secrets import Secrets
 from leasehold.homes.web.server import WebServer
-from leasehold.processor.metrics import Registry
 from leasehold.stores import open_dead_letters, open_store
 
 EVERYWHERE = ("0.0.0.0", "::", "")
@@ -59,20 +58,16 @@ def open_web(
                 clock=sensor_clock(places.hub),
             )
         )
-        registry = Registry()
         app = make_app(
             reads=reads,
             secrets=secrets,
             alerts=container,
-            operations=Operations(
-                _groups(hub, container, store), dead_letters=letters, registry=registry
-            ),
+            operations=Operations(_groups(hub, container, store), dead_letters=letters),
             fleet=fleet,
             co_detectors=CoDetectors(
                 lambda: add_co_detectors(places.hub),
                 lambda: co_wanted(places.hub, hub.identity),
             ),
-            registry=registry,
             hosts=_hosts(host, names),
             secure=secure,
         )

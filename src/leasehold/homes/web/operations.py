@@ -73,11 +73,12 @@ class Operations:
         registry: Registry | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        registry = registry or Registry()
+        self.registry = registry or Registry()
+        """What ``/metrics`` gives out."""
         self._groups = []
         for each in groups:
             estimator = Estimator(each.feed, group=each.group, store=each.store, rate_over_s=10)
-            metrics = LagMetrics(estimator.group, registry)
+            metrics = LagMetrics(estimator.group, self.registry)
             self._groups.append(_Group(each, estimator, metrics))
         self._dead_letters, self._wall = dead_letters, wall
         self._dead: dict[str, int] = {}

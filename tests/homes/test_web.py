@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from activity_rows import NOW_MINUTE, append, row
+from processing import wait_until
+from web_site import MINE, OTHER, Site
+
+import leasehold as lh
+from leasehold.core.model import Member
+from leasehold.homes.places import Places, co_wanted, sensor_clock
+from leasehold.homes.sensors import add_co_detectors
+from leasehold.homes.web.operations import Operations, Watched
+
+
+def now_ago() -> int:
+    """What ``row`` needs to say now."""
+    return NOW_MINUTE - int(time.time() // 60)
+
+
+def test_a_home_as_its_page_gets_it(site: Site) -> None:
+    with site.client(site.token()) as client:
+        about = client.get("/api/home").json()
+    assert (about["state"], about["why"]) == ("open", ["door"])
+    door, motion = (next(s for s in about["sensors"] if s["kind"] == k) for k in ("door", "motion"))
+    assert door["active"]
+    assert not door["silent"]
+    assert (motion["value"], motion["battery"], motion["battery_low"]) == (1.0, 80, False)
+    assert about["hour"]["levels"]["door"][-1] == 1
+    assert about["hour"]["start_ms"] == (about["now_ms"] // 60_000 - 59) * 60_000
+    assert about["failing"] == ""
+
+
+def test_the_day_has_what_is_too_old_for_the_hour(site: Site) -> None:
+    append(site.table, row(MINE, "glass", now_ago() + 300, 1.0))
+    with site.client(site.token()) as client:
+        wait_until(lambda: any(client.get("/api/home/day").json()["levels"]["glass"]))
+        assert not any(client.get("/api/home").json()["hour"]["levels"]["glass"])
+
+
+def events(lines: Any) -> Any:
+    """The data of the next event."""
+    for line in lines:
+        if line.startswith("data: "):
+            return json.loads(line.removeprefix("data: "))
+    raise AssertionError("the stream ended")
+
+
+def test_news_come_by_themselves_and_only_to_whom_they_concern(site: Site) -> None:
+    with (
+        site.client(site.token(MINE)) as client,
+        client.stream("GET", "/api/home/live") as answer,
+    ):
+        lines = answer.iter_lines()
+        assert events(lines)["state"] == "open"
+        append(site.table, row(OTHER, "window", now_ago(), 1.0))
+        later = int(time.time() * 1000) + 1000
+        append(site.table, row(MINE, "door", now_ago(), 0.0, last_ts=later))
+        found = events(lines)
+        while found["state"] == "open":  # a reading may come in two steps
+            found = events(lines)
+        assert found["home"] == MINE
+        assert found["state"] == "quiet"
+        site.alerts.insert({"id": "b", "home_id": MINE, "type": "co", "value": 80.5, "ts": 5})
+        while not found["alerts"]:
+            found = events(lines)
+        assert found["alerts"] == [{"id": "b", "kind": "co", "ts_ms": 5, "value": 80.5}]
+
+
+def test_alerts_are_the_newest_first_and_not_too_many(site: Site) -> None:
+    for n in range(230):
+        document = {"id": f"x{n}", "home_id": MINE, "type": "glass", "value": 1, "ts": 1000 + n}
+        site.alerts.insert(document)
+    with site.client(site.token()) as client:
+        wait_until(lambda: len(client.get("/api/home").json()["alerts"]) == 20)
+        times = [alert["ts_ms"] for alert in client.get("/api/home").json()["alerts"]]
+    assert times == list(range(1229, 1209, -1))
+
+
+def test_a_table_that_cannot_be_read_is_said_to_resident_operator_and_probe(site: Site) -> None:
+    with site.client() as client:
+        assert client.get("/healthz").text == "ok\n"
+        (site.table / "_delta_log" / f"{1:020d}.json").write_bytes(b"{")
+        wait_until(lambda: client.get("/healthz").status_code == 503)
+    with site.client(site.token()) as client:
+        about = client.get("/api/home").json()
+        assert about["failing"] == "New readings cannot be shown right now."
+        assert about["state"] == "open"  # what is known is shown all the same
+    with site.client(site.operator_token()) as client:
+        assert client.get("/api/operations").json()["table"]["failing"]
+
+
+def test_operators_see_what_was_not_believed(site: Site) -> None:
+    with site.client(site.operator_token()) as client:
+        table = client.get("/api/operations").json()["table"]
+        assert (table["homes"], table["rejected"], table["loaded"]) == (2, {"wrong time": 1}, True)
+        wait_until(lambda: "leasehold_lag_events{" in client.get("/metrics").text)
+        text = client.get("/metrics").text
+    assert 'leasehold_web_rejected_readings{reason="wrong time"} 1' in text
+
+
+class HandClock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Group:
+    """Leases moved by hand, and what operations says about it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hub = lh.Hub.create(folder / "h.db", name="sensors", namespace="homes", partitions=2)
+        self.hub.send([lh.EventData(b"{}")], partition_id="0")
+        self.clock = HandClock()
+        self.store: Any = lh.open_store("memory://", clock=self.clock)
+        self.group = lh.Group(namespace="homes", feed="sensors", name="activity")
+        watched = Watched(feed=self.hub, group="activity", store=self.store)
+        self.operations = Operations([watched])
+
+    async def take(self, owner: str, *partitions: str) -> None:
+        await self.store.join(self.group, Member(instance=owner, incarnation=owner))
+        leases = (await self.store.snapshot(self.group)).leases
+        wanted = [lease for lease in leases if lease.partition in partitions]
+        await self.store.acquire(wanted, owner, 10.0)
+
+    async def release(self, owner: str) -> None:
+        leases = (await self.store.snapshot(self.group)).leases
+        await self.store.release([replace(x, offered_to=None) for x in leases if x.owner == owner])
+
+    async def begin(self) -> None:
+        start = lh.Checkpoint(next_sequence=0)
+        await self.store.create(self.group, {"0": start, "1": start})
+        await self.operations.look()
+
+    def moves(self) -> list[tuple[str, str | None, str | None, str]]:
+        found = self.operations.as_dict()["moves"]
+        return [(m["partition"], m["from"], m["to"], m["how"]) for m in reversed(found)]
+
+
+def test_moves_and_failovers_are_told_apart(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+
+    async def story() -> None:
+        await group.begin()
+        await group.take("a", "0", "1")
+        await group.operations.look()
+        await group.release("a")
+        await group.operations.look()  # on its way: nothing to say yet
+        await group.take("b", "0")
+        await group.take("a", "1")
+        await group.operations.look()
+        group.clock.now += 8  # of the 10 that a lease lasts: nobody renews
+        await group.operations.look()
+        group.clock.now += 3
+        await group.take("a", "0")
+        await group.operations.look()
+
+    asyncio.run(story())
+    assert group.moves() == [
+        ("0", None, "a", "claimed"),
+        ("1", None, "a", "claimed"),
+        ("0", "a", "b", "moved"),
+        ("0", "b", "a", "failed over"),
+    ]
+
+
+def test_what_was_before_the_first_look_is_no_move(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+
+    async def story() -> None:
+        start = lh.Checkpoint(next_sequence=0)
+        await group.store.create(group.group, {"0": start, "1": start})
+        await group.take("a", "0", "1")
+        await group.operations.look()
+
+    asyncio.run(story())
+    found = group.operations.as_dict()
+    assert found["moves"] == []
+    (about,) = found["groups"]
+    assert [(i["name"], i["partitions"]) for i in about["instances"]] == [("a", ["0", "1"])]
+    assert [(p["id"], p["owner"], p["lag_events"]) for p in about["partitions"]] == [
+        ("0", "a", 1),
+        ("1", "a", 0),
+    ]
+    assert about["lag_events"] == 1
+
+
+def test_the_sensors_clock_is_the_walls_unless_they_run_ahead(tmp_path: Path) -> None:
+    wall, kept = [1000.0], tmp_path / "sensors.db.sensors.json"
+    clock = sensor_clock(tmp_path / "sensors.db", lambda: wall[0])
+    assert clock() == 1000.0
+    kept.write_text('{"next_ms": 900000}')
+    wall[0] += 2
+    assert clock() == 1002.0
+    kept.write_text('{"next_ms": 2000000}')
+    wall[0] += 2
+    assert clock() == 2000.0
+    kept.write_text("damaged")
+    wall[0] += 2
+    assert clock() == 2002.0
+
+
+def test_the_switch_of_the_detectors_is_the_sensors_own(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    with lh.Hub.create(places.hub, name="s", namespace="n", partitions=1) as hub:
+        assert not co_wanted(places.hub, hub.identity)
+        add_co_detectors(places.hub)
+        assert co_wanted(places.hub, hub.identity)
+        assert not co_wanted(places.hub, "another hub")
+
+
+@pytest.mark.parametrize("path", ["/home", "/operations", "/sign-in"])
+def test_pages_are_whole(site: Site, path: str) -> None:
+    token = site.operator_token() if path == "/operations" else site.token()
+    with site.client(token) as client:
+        page = client.get(path)
+        assert page.status_code == 200
+        assert "$" not in page.text
+        for part in ("style.css", "mark.svg"):
+            assert client.get(f"/static/{part}").status_code == 200
