@@ -52,17 +52,9 @@ def azurite() -> Iterator[servers.Azurite]:
         yield server
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the session run in one process: each Java costs seconds and a gigabyte."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores for all tests. Leave its settings as they are."""
+    """A session with two cores for all tests of a process. Leave its settings as they are."""
     from leasehold.spark import local_session  # noqa: PLC0415  # most tests need no Spark
 
     folder = tmp_path_factory.mktemp("spark")
