@@ -63,7 +63,6 @@ def test_bodies_are_bounded_by_their_size_too(
     for _ in range(10):
         hub.send([lh.EventData(b"x" * 100_000)])
     monkeypatch.setattr(module, "CHUNK_BYTES", 250_000)
-    monkeypatch.setattr(module, "READ_BYTES", 100_000)
     found = list(chunks(hub, Range(partition="0", first=0, end=10)))
     assert sum(len(each) for each in found) == 10
     assert max(len(each) for each in found) < 5
