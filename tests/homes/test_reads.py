@@ -228,3 +228,63 @@ def test_a_table_that_cannot_be_read_is_reported_and_tried_again(
         log.write_bytes(text)
         wait_until(lambda: minutes(reads) == {3: 0})
         wait_until(lambda: reads.failing == "")
+
+
+def test_a_new_start_goes_on_from_what_was_kept(url: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = url.with_name("window.npz")
+    append(url, row(ago=500, value=1.0), row(ago=4, value=1.0), row(None, "wrong time"))
+    first = reads_of(url, snapshot=kept)
+    first.catch_up()
+    first.save()
+    append(url, row(ago=3, value=1.0), row("H000009", ago=3))
+    taken: list[str] = []
+    rows = ActivityTable.rows
+    monkeypatch.setattr(
+        ActivityTable, "rows", lambda self, file: (taken.append(file.path), rows(self, file))[1]
+    )
+    second = reads_of(url, snapshot=kept)
+    second.catch_up()
+    assert minutes(second) == {4: 1, 3: 1}
+    assert any(second.last_day("H000001").levels["door"][:-4])
+    assert second.home_state("H000009").state == "quiet"
+    assert second.window.rejected == {"wrong time": 1}
+    assert len(taken) == 1  # only what came after it
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "other table", "from the future"])
+def test_what_was_kept_is_not_believed_if_it_cannot_be_right(url: Path, damage: str) -> None:
+    kept = url.with_name("window.npz")
+    append(url, row(ago=4, value=1.0))
+    first = reads_of(url, snapshot=kept)
+    first.catch_up()
+    if damage == "from the future":
+        first._version += 5
+    first.save()
+    if damage == "cut":
+        kept.write_bytes(kept.read_bytes()[:1000])
+    elif damage == "empty":
+        kept.write_bytes(b"")
+    elif damage == "other table":
+        url = url.with_name("another")
+        append(url, row(ago=2))
+    second = reads_of(url, snapshot=kept)
+    second.catch_up()
+    assert minutes(second) == ({2: 0} if damage == "other table" else {4: 1})
+
+
+def test_a_hole_behind_what_was_kept_means_reading_all_anew(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.homes.reads.LOOK_S", 0.0)
+    kept = url.with_name("window.npz")
+    append(url, row(ago=4))
+    first = reads_of(url, snapshot=kept)
+    first.catch_up()
+    first.save()
+    append(url, row(ago=3))
+    append(url, row(ago=2))
+    DeltaTable(url).create_checkpoint()
+    (url / "_delta_log" / f"{1:020d}.json").unlink()
+    second = reads_of(url, snapshot=kept)
+    second.catch_up()
+    assert minutes(second) == {4: 0, 3: 0, 2: 0}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import leasehold as lh
 from leasehold.core.model import Member
 from leasehold.homes.places import Places, co_wanted, sensor_clock
 from leasehold.homes.sensors import add_co_detectors
+from leasehold.homes.web import WebServer
 from leasehold.homes.web.operations import Operations, Watched
 
 
@@ -220,6 +222,15 @@ def test_the_switch_of_the_detectors_is_the_sensors_own(tmp_path: Path) -> None:
         add_co_detectors(places.hub)
         assert co_wanted(places.hub, hub.identity)
         assert not co_wanted(places.hub, "another hub")
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    server = WebServer(None)
+    try:
+        # asyncio turns Nagle's algorithm off only where it knows that it is TCP.
+        assert server._socket.proto == socket.IPPROTO_TCP
+    finally:
+        server._socket.close()
 
 
 @pytest.mark.parametrize("path", ["/home", "/operations", "/sign-in"])

@@ -46,6 +46,11 @@ class Places:
         return f"sqlite:///{self.folder.resolve() / 'dead.db'}"
 
     @property
+    def snapshot(self) -> Path:
+        """What the web process had in memory; it may be removed at any time."""
+        return self.folder / "web-window.npz"
+
+    @property
     def secrets(self) -> Path:
         return self.folder / "web-secrets.json"
 

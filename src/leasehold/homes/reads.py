@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Self
 
 from leasehold.errors import LeaseholdError
@@ -26,6 +27,7 @@ POLL_S = 0.25
 LOOK_S = 15.0
 """How long nothing new may come before the table is asked whether its log was tidied up."""
 RETRY_S = 2.0
+SAVE_S = 600.0
 SILENT_AFTER_S = 300.0
 ALARM_MINUTES = 15
 REMEMBERED = 256
@@ -51,11 +53,16 @@ class Reads:
         partitions: int | None = None,
         clock: Callable[[], float] = time.time,
         on_news: Callable[[], None] | None = None,
+        snapshot: Path | None = None,
     ) -> None:
         """``partitions``: of the hub, so that the table is searched where a home can be.
-        ``clock``: the sensors' time. ``on_news`` is called, in a thread, when there are rows."""
+        ``clock``: the sensors' time. ``on_news`` is called, in a thread, when there are rows.
+        ``snapshot``: a file that keeps what is in memory, so that a new start need not read the
+        whole day again."""
         self.table, self._partitions = table, partitions
-        self._clock, self._on_news = clock, on_news
+        self._clock, self._on_news, self._snapshot = clock, on_news, snapshot
+        self._saved_at = time.monotonic()
+        self._fresh = True
         self.window = Window(self._now_minute())
         self._listing: Listing | None = None
         self._waiting: list[File] = []
@@ -130,7 +137,10 @@ class Reads:
                 busy, self.failing, self._listing = False, repr(error), None
                 self._stop.wait(RETRY_S)
             if not busy:
+                if time.monotonic() - self._saved_at > SAVE_S:
+                    self.save()
                 self._stop.wait(POLL_S)
+        self.save()
 
     def _step(self) -> bool:
         """What is new first, then one more file of what was. False: there is nothing to do."""
@@ -148,6 +158,9 @@ class Reads:
         listing = self.table.listing()
         if listing is None:
             return False
+        if self._fresh and self._restored(listing):
+            return True
+        self._fresh = False
         self.window = Window(self._now_minute(), homes=max(1024, len(self.window)))
         since = self.window.since_minute
         recent = [f for f in listing.files if _reaches(f, since)]
@@ -158,6 +171,38 @@ class Reads:
         self._listing = listing
         self._note_progress()
         return True
+
+    def _restored(self, listing: Listing) -> bool:
+        """Go on from what was kept, if it is of this table."""
+        self._fresh = False
+        if self._snapshot is None or not self._snapshot.exists():
+            return False
+        try:
+            window, marks = Window.load(self._snapshot)
+        except ValueError as error:
+            log.warning("%s is not used: %s", self._snapshot, error)
+            return False
+        version = marks.get("version")
+        if marks.get("table") != listing.identity or not isinstance(version, int):
+            return False
+        if version > listing.version or window.now_minute > self._now_minute():
+            return False
+        window.advance(self._now_minute())
+        self.window, self._version, self._listing = window, version, listing
+        self._waiting, self._looked_at = [], time.monotonic()
+        self._note_progress()
+        return True
+
+    def save(self) -> None:
+        """Keep what is in memory, if all of it is there."""
+        listing = self._listing
+        if self._snapshot is None or listing is None or not self.loaded:
+            return
+        self._saved_at = time.monotonic()
+        try:
+            self.window.save(self._snapshot, table=listing.identity, version=self._version)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self._snapshot, error)
 
     def _follow(self) -> bool:
         files = self.table.added_by(self._version + 1)

@@ -6,10 +6,15 @@ day, or further ahead than ``AHEAD_MINUTES``, leaves no trace.
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import secrets
 import threading
+import zipfile
 from collections import Counter
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -245,6 +250,62 @@ class Window:
         self._last_ts[at] = rows.last_ts[order]
         self._last_value[at] = rows.last_value[order]
         self._battery[at] = rows.battery[order]
+
+    def save(self, path: Path, **marks: Any) -> None:
+        """Keep it for a quick start, whole or not at all; for the thread that adds. ``marks`` come
+        back with ``load``."""
+        state: dict[str, Any] = {
+            "now_minute": self.now_minute,
+            "count": self._count,
+            "ignored": self.ignored,
+        }
+        state |= {"rejected": dict(self.rejected), "marks": marks}
+        unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+        try:
+            arrays: dict[str, Any] = {"state": np.array(json.dumps(state)), **self._arrays()}
+            with unfinished.open("wb") as file:
+                np.savez(file, **arrays)
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: Path) -> tuple[Window, dict[str, Any]]:
+        """``ValueError``: it is damaged, or was kept by a version that had it otherwise."""
+        try:
+            with np.load(path, allow_pickle=False) as kept:
+                state = json.loads(str(kept["state"]))
+                arrays = {name: kept[name] for name in kept.files if name != "state"}
+            window = cls(state["now_minute"], homes=arrays["last_ts"].shape[1])
+            wanted = {name: (a.shape, a.dtype) for name, a in window._arrays().items()}
+            if {name: (a.shape, a.dtype) for name, a in arrays.items()} != wanted:
+                raise ValueError("its arrays have other shapes")
+            window._restore(arrays)
+            window._count, window.ignored = int(state["count"]), int(state["ignored"])
+            window.rejected = Counter(state["rejected"])
+            return window, dict(state["marks"])
+        except (OSError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
+            raise ValueError(str(error)) from error
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {
+            "places": self._places,
+            "last_ts": self._last_ts,
+            "last_value": self._last_value,
+            "battery": self._battery,
+            "minute_events": self._minutes.events,
+            "minute_levels": self._minutes.levels,
+            "bucket_events": self._buckets.events,
+            "bucket_levels": self._buckets.levels,
+        }
+
+    def _restore(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        self._places, self._last_ts = arrays["places"], arrays["last_ts"]
+        self._last_value, self._battery = arrays["last_value"], arrays["battery"]
+        self._minutes.events = arrays["minute_events"]
+        self._minutes.levels = arrays["minute_levels"]
+        self._buckets.events = arrays["bucket_events"]
+        self._buckets.levels = arrays["bucket_levels"]
 
     def readings(self, home_id: str) -> list[Reading]:
         """The last one of each sensor that has sent any."""

@@ -56,6 +56,7 @@ def open_web(
                 ActivityTable(places.activity),
                 partitions=len(hub.partition_ids()),
                 clock=sensor_clock(places.hub),
+                snapshot=places.snapshot,
             )
         )
         app = make_app(
