@@ -27,6 +27,7 @@ class Subject(Enum):
     OVERHEAD = "overhead"
     FAILOVER = "failover"
     SPARK = "spark"
+    HOMES = "homes"
 
 
 def bench(
@@ -36,10 +37,14 @@ def bench(
     store: Annotated[
         list[str] | None, Option(help="More lease stores to measure on, by URL.")
     ] = None,
+    report: Annotated[
+        Path | None, Option(help="Of homes: a folder for plots of what was seen.")
+    ] = None,
 ) -> None:
     """Measure Leasehold on this machine.
 
-    Figures that compare are taken side by side in one run and given as ratios.
+    Figures that compare are taken side by side in one run and given as ratios. Homes, which takes
+    a quarter of an hour, is measured only if named.
     """
     with tempfile.TemporaryDirectory() as folder:
         stores = ["memory://", f"sqlite:///{Path(folder) / 'leases.db'}", *(store or [])]
@@ -51,8 +56,9 @@ def bench(
             Subject.OVERHEAD: overhead.run,
             Subject.FAILOVER: lambda: failover.run(stores[1:]),
             Subject.SPARK: _spark,
+            Subject.HOMES: lambda: _homes(report),
         }
-        for subject in subjects or Subject:
+        for subject in subjects or [each for each in Subject if each is not Subject.HOMES]:
             _show(subject.value, runs[subject]())
 
 
@@ -60,6 +66,12 @@ def _spark() -> Iterable[Row]:
     from leasehold.bench import spark  # noqa: PLC0415  # PySpark takes its time to load
 
     return spark.run()
+
+
+def _homes(report: Path | None) -> Iterable[Row]:
+    from leasehold.bench import homes  # noqa: PLC0415
+
+    return homes.run(report=report)
 
 
 def _show(title: str, rows: Iterable[Row]) -> None:

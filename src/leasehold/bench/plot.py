@@ -1,0 +1,84 @@
+"""A line plot over minutes as SVG, readable on light and dark pages and without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from math import ceil, floor, log10
+from pathlib import Path
+from typing import NamedTuple
+
+WIDTH, HEIGHT = 760, 240
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 34, 34
+DASHES = ("", "6 4", "2 3", "9 3 2 3")
+COLOURS = ("#2a78c2", "#c8641b", "#3a9154", "#8a5bb5")
+
+
+class Line(NamedTuple):
+    name: str
+    points: Sequence[tuple[float, float]]
+    """Seconds, and the value there."""
+
+
+def plot(
+    path: Path, title: str, lines: Sequence[Line], *, mark: tuple[float, str] | None = None
+) -> None:
+    end_s = max((at for line in lines for at, _ in line.points), default=60.0)
+    most = _nice(max((value for line in lines for _, value in line.points), default=1.0))
+
+    def x(at: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * at / end_s
+
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / most
+
+    drawn = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'font-family="system-ui, sans-serif" font-size="12">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="6" fill="#ffffff"/>',
+        f'<text x="{LEFT}" y="20" font-size="13" font-weight="600">{escape(title)}</text>',
+    ]
+    for part in range(5):
+        value = most * part / 4
+        drawn.append(
+            f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}" stroke="#d5dae0"/>'
+            f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end" fill="#444">'
+            f"{value:,.4g}</text>"
+        )
+    step = max(1, ceil(end_s / 60 / 12))
+    for minute in range(0, floor(end_s / 60) + 1, step):
+        drawn.append(
+            f'<text x="{x(60 * minute):.1f}" y="{HEIGHT - 12}" text-anchor="middle" '
+            f'fill="#444">{minute}{" min" * (minute == 0)}</text>'
+        )
+    if mark is not None:
+        at, text = mark
+        drawn.append(
+            f'<path d="M{x(at):.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#888" stroke-dasharray="3 3"/>'
+            f'<text x="{x(at) - 6:.1f}" y="{TOP + 12}" text-anchor="end" fill="#444">'
+            f"{escape(text)}</text>"
+        )
+    for place, line in enumerate(lines):
+        dash, colour = DASHES[place % len(DASHES)], COLOURS[place % len(COLOURS)]
+        points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in line.points)
+        drawn.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" '
+            f'stroke-dasharray="{dash}"/>'
+        )
+        if line.name:
+            left = WIDTH - RIGHT - 110 * (len(lines) - place)
+            drawn.append(
+                f'<path d="M{left} 16h22" stroke="{colour}" stroke-width="2" '
+                f'stroke-dasharray="{dash}"/>'
+                f'<text x="{left + 28}" y="20">{escape(line.name)}</text>'
+            )
+    path.write_text("\n".join([*drawn, "</svg>"]) + "\n")
+
+
+def _nice(value: float) -> float:
+    """The next round number, so that quarters of it can be read."""
+    if value <= 0:
+        return 1.0
+    size = 10.0 ** floor(log10(value))
+    return float(next(size * step for step in (1, 2, 4, 8, 10) if size * step >= value))
