@@ -94,7 +94,7 @@ def _throughput(folder: Path, events: int) -> Iterator[Row]:
         _as_lines(hub, folder / "lines")
         limit = _limits(folder)
         spark = _session(2)
-        _drain(spark, make(folder / "warm.db", 100_000), folder / "warm", 2)
+        _drain(spark, make(folder / "warm.db", 500_000), folder / "warm", 2)
         seconds, jobs = _drain(spark, hub, folder / "ours", 2)
         found = merged(_table(folder / "ours"))
         plain_s = _plain_spark(spark, folder, events)
