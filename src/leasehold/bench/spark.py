@@ -319,12 +319,12 @@ def limits(folder: str) -> None:
         frame = pl.read_ndjson(text, schema=schema).with_columns(partition=pl.lit("0"))
         return per_home_minute(frame)
 
-    _timed(lambda: pl.read_ndjson(text[: text.index(b"\n", 1 << 20)], schema=schema))
+    _timed(lambda: pl.read_ndjson(text[: text.rindex(b"\n", 0, 1 << 20)], schema=schema))
     began = time.perf_counter()
     found = polars()
     polars_s = time.perf_counter() - began
     merged(found).write_parquet(place / "polars.parquet")
-    lines = text[: 200 * LOOP_EVENTS].split(b"\n", LOOP_EVENTS)[:LOOP_EVENTS]
+    lines = text[: 200 * LOOP_EVENTS].splitlines()[:LOOP_EVENTS]
     loop_s = _timed(lambda: _loop(lines))
     print(json.dumps({"polars_s": polars_s, "loop_per_s": len(lines) / loop_s}))
 
