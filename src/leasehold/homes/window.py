@@ -150,7 +150,7 @@ class Window:
     """One thread writes; any may read."""
 
     def __init__(self, now_minute: int, *, homes: int = 1024) -> None:
-        self._places = np.full(HOMES_MAX, -1, np.int32)
+        self._places = np.full(homes, -1, np.int32)
         """By the number in a home's id; -1: it has none yet."""
         self._count = 0
         self._room = homes
@@ -225,6 +225,9 @@ class Window:
         near = rows.filter(pl.col("minute") <= self.now_minute + AHEAD_MINUTES)
         self.ignored += rows.height - near.height
         numbers = near["number"].to_numpy()
+        if len(numbers) and (most := int(numbers.max())) >= len(self._places):
+            more = min(HOMES_MAX, 2 * (most + 1)) - len(self._places)
+            self._places = np.pad(self._places, (0, more), constant_values=-1)
         new = np.unique(numbers[self._places[numbers] < 0])
         self._places[new] = np.arange(len(self), len(self) + len(new))
         self._count += len(new)
@@ -277,6 +280,7 @@ class Window:
                 state = json.loads(str(kept["state"]))
                 arrays = {name: kept[name] for name in kept.files if name != "state"}
             window = cls(state["now_minute"], homes=arrays["last_ts"].shape[1])
+            window._places = arrays["places"]
             wanted = {name: (a.shape, a.dtype) for name, a in window._arrays().items()}
             if {name: (a.shape, a.dtype) for name, a in arrays.items()} != wanted:
                 raise ValueError("its arrays have other shapes")
@@ -300,7 +304,7 @@ class Window:
         }
 
     def _restore(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
-        self._places, self._last_ts = arrays["places"], arrays["last_ts"]
+        self._last_ts = arrays["last_ts"]
         self._last_value, self._battery = arrays["last_value"], arrays["battery"]
         self._minutes.events = arrays["minute_events"]
         self._minutes.levels = arrays["minute_levels"]
@@ -334,5 +338,6 @@ class Window:
     def _place(self, home_id: str) -> int | None:
         if not HOME_ID.fullmatch(home_id):
             return None
-        home = int(self._places[int(home_id[1:])])
+        places, number = self._places, int(home_id[1:])
+        home = int(places[number]) if number < len(places) else -1
         return home if 0 <= home < self._room else None
