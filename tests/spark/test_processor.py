@@ -394,7 +394,7 @@ def test_progress_is_told_with_each_job(
     with caplog.at_level("INFO", "leasehold.spark"):
         processor(spark, hub, tmp_path, on_progress=told.append).run(until_drained=True)
     assert sum(each.events for each in told) == 200
-    assert set(told[0].parts) == {"job", "commit"}
+    assert set(told[0].parts) == {"plan", "job", "commit"}
     assert f"{told[0].events:,} events of" in caplog.text
 
 

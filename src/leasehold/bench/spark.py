@@ -169,7 +169,7 @@ def _small(folder: Path) -> Iterator[Row]:
         unit="ms",
         target=500,
     )
-    for part in ("job", "commit"):
+    for part in ("plan", "job", "commit"):
         value = 1e3 * median(each.parts[part] for each in warm)
         yield Row(what=f"{what}: of which {part}", value=value, unit="ms")
     yield Row(

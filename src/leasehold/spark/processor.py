@@ -167,6 +167,7 @@ class SparkProcessor(Processor):
         self._describe(batch)
         try:
             df = frame_of(self._spark, self._reading, tasks_for(ranges, self._tasks))
+            batch.took("plan", time.perf_counter() - began)
             self._on_batch(df, batch)
         except NotAsPlanned:
             raise
@@ -217,7 +218,8 @@ class Progress:
     lag_events: int
     """Events behind this job in the partitions that it was about, when they were last looked at."""
     parts: dict[str, float]
-    """Seconds by part of the work, such as ``job`` and ``commit``, as far as the sink tells."""
+    """Seconds by part of the work: ``plan``, and from a ``DeltaSink`` ``job`` and ``commit``. A job
+    reads the feed, works and writes files, all at once."""
 
     def __str__(self) -> str:
         rate = self.events / max(self.seconds, 1e-9)
