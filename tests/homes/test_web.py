@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from activity_rows import NOW_MINUTE, append, row
 from processing import wait_until
@@ -37,6 +38,17 @@ def test_a_home_as_its_page_gets_it(site: Site) -> None:
     assert about["hour"]["levels"]["door"][-1] == 1
     assert about["hour"]["start_ms"] == (about["now_ms"] // 60_000 - 59) * 60_000
     assert about["failing"] == ""
+
+
+def test_a_sensor_that_has_not_reported_for_long_is_called_silent(site: Site) -> None:
+    append(site.table, row(MINE, "window", now_ago() + 10))
+    with site.client(site.token()) as client:
+        wait_until(lambda: "window" in silences(client))
+        assert silences(client) == {"door": False, "motion": False, "window": True}
+
+
+def silences(client: httpx.Client) -> dict[str, bool]:
+    return {each["kind"]: each["silent"] for each in client.get("/api/home").json()["sensors"]}
 
 
 def test_the_day_has_what_is_too_old_for_the_hour(site: Site) -> None:
