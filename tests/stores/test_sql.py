@@ -273,3 +273,19 @@ def _loop(store: LeaseStore) -> Iterator[asyncio.Runner]:
     with asyncio.Runner() as runner:
         yield runner
         runner.run(store.close())
+
+
+def test_a_lease_that_is_split_into_itself_is_only_closed(url: str) -> None:
+    async def main() -> Snapshot:
+        store, group = open_store(url), any_group()
+        try:
+            await store.create(group, {"0": Checkpoint(next_sequence=3)})
+            (lease,) = await store.acquire((await store.snapshot(group)).leases, "a", 10.0)
+            assert await store.split(lease, {"0": lease.checkpoint})
+            return await store.snapshot(group)
+        finally:
+            await store.close()
+
+    found = asyncio.run(main())
+    assert not found.leases
+    assert found.replaced == {"0"}

@@ -320,7 +320,7 @@ children AS (
     FROM parent, unnest(
         %(partition)s::text[], %(next_sequence)s::bigint[], %(token)s::text[]
     ) AS given (id)
-    WHERE NOT (SELECT closed FROM before)
+    WHERE NOT (SELECT closed FROM before) AND given.id <> %(parent)s
     ORDER BY given.id
     ON CONFLICT (namespace, feed, group_name, partition) DO UPDATE
     SET next_sequence = excluded.next_sequence, token = excluded.token
