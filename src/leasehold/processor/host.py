@@ -161,7 +161,8 @@ class Host:
         if member.leaving and not self._announced:
             # Others that stop at the same moment say so, too, before anyone deals out its leases.
             self._announced = True
-            await self._clock.sleep(self.settings.moment_s)
+            if self._met - {self.instance}:
+                await self._clock.sleep(self.settings.moment_s)
         await self._renew()
         known = await self._ask(self._feed.partitions())
         snapshot = await self._ask(self._store.snapshot(self.group))

@@ -81,7 +81,7 @@ class SparkProcessor(Processor):
         schema: Any = None,
         at_source: AtSource | None = None,
         dead_letters: DeadLetters | None = None,
-        max_events: int = 1_000_000,
+        max_events: int = 4_000_000,
         tasks: int | None = None,
         poll_interval_s: float = 0.2,
         gather_s: float = 0.05,
