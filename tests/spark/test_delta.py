@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from spark_pipeline import counted, make_hub, per_home_minute, processor, send, sent
 from typer.testing import CliRunner
 
@@ -144,6 +146,38 @@ def test_a_partition_whose_lease_is_lost_is_not_committed(
     assert found.value.begin_at == {two.partition: None}
     assert DeltaTable(str(tmp_path / "table")).count() == 0
     assert not list((tmp_path / "table").glob("*.parquet")), "its files are removed again"
+
+
+@pytest.mark.parametrize("error", [DeltaError("no answer"), CommitFailedError("no answer")])
+def test_a_commit_whose_answer_was_lost_counts_once_and_keeps_its_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    hub = make_hub(tmp_path, 200)
+    commit, lost = DeltaTable.create_write_transaction, []
+
+    def loses_the_first_answer(*arguments: Any, **named: Any) -> None:
+        commit(*arguments, **named)
+        if not lost:
+            lost.append(1)
+            raise error
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", loses_the_first_answer)
+    processor(spark, hub, tmp_path).run(until_drained=True)
+    assert lost
+    assert counted(tmp_path) == sent(hub)
+
+
+@pytest.mark.parametrize("value", ["a/b", "50%", "a b", "ä", "../up"])
+def test_a_value_that_makes_no_folder_is_kept_all_the_same(
+    spark: SparkSession, tmp_path: Path, value: str
+) -> None:
+    hub = make_hub(tmp_path, 20)
+    rows = rows_of(spark, hub, *whole(hub)).withColumn("place", sql.lit(value))
+    sink = DeltaSink(tmp_path / "table", partition_by=["place"])
+    sink.write(rows, batch_of(hub, *whole(hub)))
+    assert counted(tmp_path) == sent(hub)
+    found = sink.table().to_pyarrow_table().column("place").unique().to_pylist()
+    assert found == [value]
 
 
 def test_a_gap_is_no_error_because_dead_letters_and_retention_leave_some(

@@ -96,11 +96,10 @@ class DeltaSink:
         added = self._asked(files.write, df)
         batch.took("job", time.perf_counter() - began)
         began = time.perf_counter()
-        try:
-            self._commit(table, batch, added)
-        except BaseException:
+        if batch.lost():
             files.remove([row.path for row in added])
-            raise
+        # From here on files stay, whatever fails: a commit whose answer was lost has named them.
+        self._commit(table, batch, added)
         batch.took("commit", time.perf_counter() - began)
 
     def table(self) -> DeltaTable:

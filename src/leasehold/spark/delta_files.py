@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -41,6 +42,7 @@ ADDED = pa.schema(
 )
 STATS_CHARS_MAX = 64
 ROW_GROUP_ROWS = 256_000
+PLAIN = re.compile(r"[A-Za-z0-9_.=-]+", re.ASCII)
 
 
 class StorageTrouble(Exception):
@@ -122,7 +124,9 @@ class Files:
             yield values, table.filter(match).drop_columns(columns)
 
     def _file(self, values: Mapping[str, str | None], table: pa.Table) -> dict[str, Any]:
-        folders = "".join(f"{name}={value}/" for name, value in values.items())
+        names = [f"{name}={value}" for name, value in values.items()]
+        # The folders are for people; what they say is in the commit, too.
+        folders = "".join(f"{name}/" for name in names) if all(map(PLAIN.fullmatch, names)) else ""
         path = f"{folders}part-{uuid4().hex}.parquet"
         buffer = pa.BufferOutputStream()
         pq.write_table(table, buffer, compression="zstd", row_group_size=ROW_GROUP_ROWS)
