@@ -214,13 +214,14 @@ def test_a_sink_that_is_down_holds_everything_up_and_loses_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     hub = make_hub(tmp_path, 200)
-    sink, told = DeltaSink(tmp_path / "table"), []
+    sink, told, together = DeltaSink(tmp_path / "table"), [], []
     down = threading.Event()
 
     def on_batch(df: DataFrame, batch: SparkBatch) -> None:
         if len(told) < 6:
             raise SinkUnavailable("down for maintenance")
         sink.write(df, batch)
+        together.append(len(batch.ranges))
 
     def on_error(error: BaseException) -> None:
         told.append(error)
@@ -236,6 +237,7 @@ def test_a_sink_that_is_down_holds_everything_up_and_loses_nothing(
         retry=lh.Retry(attempts=1, then="dead-letter", backoff_s=0.01),
     ).run(until_drained=True)
     assert down.is_set()
+    assert max(together) > 1, "no partition is suspected and kept apart"
     assert counted(tmp_path) == sent(hub)
     assert letters_of(tmp_path) == []
 
@@ -262,6 +264,38 @@ def test_storage_that_takes_nothing_for_a_while_is_waited_for(
         retry=lh.Retry(attempts=1, then="dead-letter", backoff_s=0.01),
     ).run(until_drained=True)
     assert len(told) >= 6
+    assert counted(tmp_path) == sent(hub)
+    assert letters_of(tmp_path) == []
+
+
+def test_trouble_that_an_executor_meets_blames_no_event(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 60)
+    mark, told = tmp_path / "trouble-is-over", []
+
+    def in_trouble(frame: pl.DataFrame) -> pl.DataFrame:
+        if len(frame) and not mark.exists():
+            raise lh.StoreUnavailable("the dead-letter store does not answer")
+        return frame.group_by("partition", "home_id", (pl.col("ts") // 60_000).alias("minute")).agg(
+            pl.len().alias("count"), pl.col("value").sum().alias("sum")
+        )
+
+    def on_error(error: BaseException) -> None:
+        told.append(error)
+        if len(told) == 8:
+            mark.touch()
+
+    processor(
+        spark,
+        hub,
+        tmp_path,
+        at_source=in_trouble,
+        on_error=on_error,
+        dead_letters=dead(tmp_path),
+        retry=lh.Retry(attempts=1, then="dead-letter", backoff_s=0.01),
+    ).run(until_drained=True)
+    assert all(isinstance(error, SinkUnavailable) for error in told)
     assert counted(tmp_path) == sent(hub)
     assert letters_of(tmp_path) == []
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from leasehold.core.model import Group
 from leasehold.core.ranges import Range
-from leasehold.errors import BadInput, SinkUnavailable
+from leasehold.errors import BadInput, FeedUnavailable, SinkUnavailable, StoreUnavailable
 from leasehold.feeds.container import Container
 from leasehold.feeds.container_feed import ChangeFeed
 from leasehold.feeds.hub import Hub
@@ -29,6 +29,10 @@ from leasehold.spark.lazy import LazyChanges, LazyHub
 from leasehold.spark.reading import Address, AtSource, Letters
 
 log = logging.getLogger("leasehold.spark")
+TROUBLES = tuple(
+    f"{kind.__module__}.{kind.__name__}:" for kind in (FeedUnavailable, StoreUnavailable)
+)
+"""How errors that blame no event look like when they come from an executor: as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +149,8 @@ class SparkProcessor(Processor):
         alone = partition in self._failing
         try:
             await self._jobs.handle(events.range, alone=alone)
+        except SinkUnavailable:
+            raise
         except Exception:
             self._failing.add(partition)
             raise
@@ -173,6 +179,8 @@ class SparkProcessor(Processor):
             raise
         except Exception as error:
             self._require_spark(error)
+            if any(trouble in str(error) for trouble in TROUBLES):
+                raise SinkUnavailable(f"an executor met trouble: {error}") from error
             raise
         self._progress(batch, time.perf_counter() - began)
 
