@@ -83,7 +83,8 @@ def rewind(
     elif not moves:
         echo("every partition is there already; nothing to do")
     else:
-        echo(f"{group}: {counted(len(outcome.done), 'partition')} moved to {to}")
+        where = to if sink is None else f"{to}, or back to where the rows of the table begin"
+        echo(f"{group}: {counted(len(outcome.done), 'partition')} moved to {where}")
     if outcome.refused:
         for name, why in outcome.refused.items():
             notes.print(f"[red]not moved:[/] partition {escape(f'{name}: {why}')}", highlight=False)
