@@ -80,14 +80,14 @@ class _Rows(NamedTuple):
 
 
 class _Ring:
-    """One plane of counts and levels for each of the newest steps of time."""
+    """Counts and levels in each of the newest steps of time; what a home has lies together."""
 
     def __init__(self, step_minutes: int, back: int, ahead: int, homes: int) -> None:
         self.step, self.back, self.ahead = step_minutes, back, ahead
         self.slots = back + ahead + 1
         self.head: int | None = None
-        self.events = np.zeros((self.slots, len(KINDS), homes), np.uint8)
-        self.levels = np.zeros((self.slots, len(KINDS), homes), np.uint16)
+        self.events = np.zeros((homes, self.slots, len(KINDS)), np.uint8)
+        self.levels = np.zeros((homes, self.slots, len(KINDS)), np.uint16)
 
     def advance(self, now_minute: int) -> None:
         """Make room: what leaves the ring is forgotten."""
@@ -96,53 +96,49 @@ class _Ring:
             self.head = head
         for step in range(max(self.head + 1, head - self.slots + 1), head + 1):
             slot = (step + self.ahead) % self.slots
-            self.events[slot] = 0
-            self.levels[slot] = 0
+            self.events[:, slot] = 0
+            self.levels[:, slot] = 0
         self.head = max(self.head, head)
 
     def grow(self, homes: int) -> None:
-        more = homes - self.events.shape[2]
-        self.events = np.pad(self.events, ((0, 0), (0, 0), (0, more)))
-        self.levels = np.pad(self.levels, ((0, 0), (0, 0), (0, more)))
+        more = homes - len(self.events)
+        self.events = np.pad(self.events, ((0, more), (0, 0), (0, 0)))
+        self.levels = np.pad(self.levels, ((0, more), (0, 0), (0, 0)))
 
-    def add(self, rows: _Rows) -> None:
+    def merged(self, rows: _Rows) -> pl.DataFrame:
+        """What goes into each place."""
         assert self.head is not None
         step = rows.minute // self.step
         here = (step >= self.head - self.back) & (step <= self.head + self.ahead)
-        if not here.any():
-            return
-        homes = self.events.shape[2]
-        place = (step % self.slots * len(KINDS) + rows.kind) * homes + rows.home
-        merged = (
-            pl.DataFrame(
-                {"at": place, "events": rows.events, "active": rows.active, "ppm": rows.ppm}
-            )
+        place = (rows.home * self.slots + step % self.slots) * len(KINDS) + rows.kind
+        columns = {"at": place, "events": rows.events, "active": rows.active, "ppm": rows.ppm}
+        return (
+            pl.DataFrame(columns)
             .filter(pl.Series(here))
             .group_by("at")
             .agg(pl.col("events", "active").sum(), pl.col("ppm").max())
         )
+
+    def put(self, merged: pl.DataFrame) -> None:
         at = merged["at"].to_numpy()
         events, levels = self.events.reshape(-1), self.levels.reshape(-1)
         events[at] = np.minimum(events[at] + merged["events"].to_numpy(), EVENTS_MAX)
         counted = np.minimum(levels[at] + merged["active"].to_numpy(), LEVEL_MAX)
         highest = np.maximum(levels[at], merged["ppm"].to_numpy())
-        levels[at] = np.where(at // homes % len(KINDS) == CO, highest, counted)
+        levels[at] = np.where(at % len(KINDS) == CO, highest, counted)
 
     def series(self, home: int | None, steps: int) -> Series:
         assert self.head is not None
         first = self.head - steps + 1
+        if home is None:
+            return Series(first * self.step, self.step, {kind: [None] * steps for kind in KINDS})
         slots = np.arange(first, self.head + 1) % self.slots
-        found: dict[str, list[float | None]] = {}
-        for number, kind in enumerate(KINDS):
-            if home is None:
-                found[kind] = [None] * steps
-                continue
-            events, levels = self.events[slots, number, home], self.levels[slots, number, home]
-            scale = PER_PPM if number == CO else 1
-            values = levels.tolist() if scale == 1 else (levels / scale).tolist()
-            found[kind] = [
-                value if some else None for value, some in zip(values, events.tolist(), strict=True)
-            ]
+        events, levels = self.events[home, slots].T.tolist(), self.levels[home, slots].T.tolist()
+        levels[CO] = [level / PER_PPM for level in levels[CO]]
+        found = {
+            kind: [level if some else None for level, some in zip(*both, strict=True)]
+            for kind, *both in zip(KINDS, levels, events, strict=True)
+        }
         return Series(first * self.step, self.step, found)
 
 
@@ -197,10 +193,11 @@ class Window:
         found = self._prepared(rows)
         if not len(found.home):
             return
-        with self._lock:
+        minutes, buckets = self._minutes.merged(found), self._buckets.merged(found)
+        with self._lock:  # whoever reads waits for this only
             self._grow()
-            self._minutes.add(found)
-            self._buckets.add(found)
+            self._minutes.put(minutes)
+            self._buckets.put(buckets)
             self._note(found)
 
     def _prepared(self, rows: pl.DataFrame) -> _Rows:
