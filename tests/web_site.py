@@ -18,8 +18,8 @@ from leasehold.errors import BadInput
 from leasehold.homes.reads import Reads
 from leasehold.homes.table import ActivityTable
 from leasehold.homes.web import FleetInstance, Secrets, WebServer, make_app
-from leasehold.homes.web.app import CoDetectors
 from leasehold.homes.web.operations import Operations, Watched
+from leasehold.homes.web.operations_routes import CoDetectors
 from leasehold.homes.web.sessions import Sessions
 
 SECRETS = Secrets(

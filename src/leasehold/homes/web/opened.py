@@ -16,10 +16,11 @@ from leasehold.homes.places import ACTIVITY, Places, co_wanted, sensor_clock
 from leasehold.homes.reads import Reads
 from leasehold.homes.sensors import add_co_detectors
 from leasehold.homes.table import ActivityTable
-from leasehold.homes.web.app import CoDetectors, make_app
+from leasehold.homes.web.app import make_app
 from leasehold.homes.web.fleet import Fleet
 from leasehold.homes.web.guard import LOOPBACK
 from leasehold.homes.web.operations import Operations, Watched
+from leasehold.homes.web.operations_routes import CoDetectors
 from leasehold.homes.web.secrets import Secrets
 from leasehold.homes.web.server import WebServer
 from leasehold.stores import open_dead_letters, open_store

@@ -1,0 +1,70 @@
+"""Pages that are updated while they are open, by server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
+
+from leasehold.errors import LeaseholdError
+from leasehold.homes.web.sessions import Session, Sessions
+
+log = logging.getLogger("leasehold")
+LIVE_S = 1.0
+KEEP_ALIVE_S = 15.0
+STREAMS_PER_SESSION = 8
+STREAMS_MAX = 2000
+
+About = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class Live:
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._open: Counter[str] = Counter()
+        self.closing = False
+        """Set it to let pages that are open go, so that a server can stop."""
+
+    @property
+    def open(self) -> int:
+        return self._open.total()
+
+    def stream(self, session: Session, event: str, about: About) -> Response:
+        """What ``about`` says, again whenever it changes, while the session lasts."""
+        if self._open[session.nonce] >= STREAMS_PER_SESSION:
+            raise HTTPException(429, "too many open pages", {"Retry-After": "10"})
+        if self._open.total() >= STREAMS_MAX:
+            raise HTTPException(503, "too many open pages", {"Retry-After": "30"})
+        headers = {"X-Accel-Buffering": "no"}
+        events = self._events(session, event, about)
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+    async def _events(self, session: Session, event: str, about: About) -> AsyncIterator[str]:
+        self._open[session.nonce] += 1
+        try:
+            sent, quiet_s = "", 0.0
+            while self._sessions.valid(session) and not self.closing:
+                try:
+                    found = await about()
+                except LeaseholdError as error:
+                    log.warning("a page could not be updated: %s", error)
+                else:
+                    # Time alone is no news.
+                    text = json.dumps(found | {"now_ms": 0})
+                    if text != sent or quiet_s >= KEEP_ALIVE_S:
+                        sent, quiet_s = text, 0.0
+                        yield f"event: {event}\ndata: {json.dumps(found)}\n\n"
+                await asyncio.sleep(LIVE_S)
+                quiet_s += LIVE_S
+            if not self.closing:
+                yield "event: signed-out\ndata: {}\n\n"
+        finally:
+            self._open[session.nonce] -= 1
+            if not self._open[session.nonce]:
+                del self._open[session.nonce]

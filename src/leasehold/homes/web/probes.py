@@ -1,0 +1,49 @@
+"""What machines ask: whether this process works, and its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from leasehold.homes.reads import Reads
+from leasehold.homes.web.live import Live
+from leasehold.homes.web.sign_in import SignIn
+from leasehold.processor.prometheus import CONTENT_TYPE, Registry
+
+
+class Probes:
+    def __init__(self, registry: Registry, reads: Reads, live: Live, sign_in: SignIn) -> None:
+        self._registry, self._reads, self._live, self._sign_in = registry, reads, live, sign_in
+        self._homes = registry.gauge("leasehold_web_homes", "Homes known to the web process.")
+        self._version = registry.gauge(
+            "leasehold_web_table_version", "Version of the activity table that is known."
+        )
+        self._open = registry.gauge("leasehold_web_streams", "Pages that are updated live.")
+        self._rejected = registry.gauge(
+            "leasehold_web_rejected_readings", "Readings that were not believed.", ("reason",)
+        )
+
+    def routes(self) -> Sequence[Route]:
+        return [Route("/metrics", self.metrics), Route("/healthz", self.health)]
+
+    async def metrics(self, request: Request) -> Response:
+        """For operators; a scraper gives their password as bearer token."""
+        session = self._sign_in.session(request)
+        if session is None or session.role != "operator":
+            self._sign_in.require_password(request)
+        window = self._reads.window
+        self._homes.set((), len(window))
+        self._version.set((), self._reads.version)
+        self._open.set((), self._live.open)
+        for reason, count in list(window.rejected.items()):
+            self._rejected.set((reason,), count)
+        return Response(self._registry.render(), media_type=CONTENT_TYPE)
+
+    async def health(self, request: Request) -> Response:
+        """Whether this process works; not how much it has read yet."""
+        failing = bool(self._reads.failing)
+        text = "the activity table cannot be read" if failing else "ok"
+        return PlainTextResponse(text + "\n", 503 if failing else 200)
