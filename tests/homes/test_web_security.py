@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import socket
 import stat
+import struct
+import threading
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,17 +21,21 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
+from processing import wait_until
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
     status_code_conformance,
 )
+from starlette.requests import ClientDisconnect
 from web_site import MINE, OTHER, SECRETS, Site, open_site
 
 from leasehold.errors import BadInput
 from leasehold.homes.web import Secrets
+from leasehold.homes.web.live import Live
 from leasehold.homes.web.sessions import Limiter, Sessions
+from leasehold.homes.web.sign_in import COOKIE
 
 RESIDENT = ["/api/home", "/api/home/day", "/api/home/live"]
 OPERATOR = ["/api/operations", "/api/operations/live"]
@@ -236,6 +243,93 @@ def test_one_session_cannot_hold_all_the_servers_streams(site: Site) -> None:
             next(lines)
             stack.callback(lines.close)
         assert status(client, "GET", "/api/home/live") == 429
+
+
+def connections(site: Site, count: int) -> list[socket.socket]:
+    """That the server has accepted."""
+    name, _, port = site.url.removeprefix("http://").partition(":")
+    wires = [socket.create_connection((name, int(port)), timeout=30) for _ in range(count)]
+    for wire in wires:
+        wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while b"ok\n" not in wire.recv(1 << 16):
+            pass
+    return wires
+
+
+def ask_live(wires: list[socket.socket], token: str) -> None:
+    request = f"GET /api/home/live HTTP/1.1\r\nHost: localhost\r\nCookie: {COOKIE}={token}\r\n\r\n"
+    for wire in wires:
+        wire.sendall(request.encode())
+
+
+def open_streams(site: Site) -> int:
+    with site.client(site.operator_token()) as client:
+        found = re.search(
+            r"^leasehold_web_streams (\d+)", client.get("/metrics").text, re.MULTILINE
+        )
+    assert found is not None
+    return int(found[1])
+
+
+def test_not_even_by_asking_for_all_of_them_at_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, sent, read = threading.Event(), threading.Event(), site.reads.home_state
+
+    def slow(home_id: str) -> Any:
+        held.set()
+        sent.wait(30)
+        return read(home_id)
+
+    monkeypatch.setattr(site.reads, "home_state", slow)
+    first, *others = wires = connections(site, 61)
+    ask_live([first], site.token(OTHER))
+    held.wait(30)  # the server stands still until all have been sent
+    ask_live(others, site.token(MINE))
+    sent.set()
+    statuses = sorted(wire.recv(12) for wire in others)
+    assert statuses == [b"HTTP/1.1 200"] * 8 + [b"HTTP/1.1 429"] * 52
+    assert open_streams(site) == 9
+    for wire in wires:
+        wire.close()
+    wait_until(lambda: open_streams(site) == 0)
+
+
+def test_who_goes_away_before_the_first_byte_is_not_counted_for_ever(site: Site) -> None:
+    token = site.token()
+    for _ in range(5):
+        wires = connections(site, 20)
+        ask_live(wires, token)
+        for wire in wires:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            wire.close()  # at once, and rudely
+    wait_until(lambda: open_streams(site) == 0)
+    (wire,) = connections(site, 1)
+    with wire:
+        ask_live([wire], token)
+        assert wire.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize("version", ["2.3", "2.4"])
+def test_nor_is_who_could_not_be_sent_even_the_head(version: str) -> None:
+    sessions = Sessions(SECRETS)
+    live, session = Live(sessions), sessions.operator(SECRETS.operator_password)
+    assert session is not None
+    counted = []
+
+    async def gone(*_: Any) -> Any:
+        counted.append(live.open)
+        raise OSError("the client went away")
+
+    async def silent() -> Any:
+        await asyncio.Event().wait()
+
+    scope = {"type": "http", "asgi": {"spec_version": version}}
+    for _ in range(20):
+        with pytest.raises((OSError, ClientDisconnect)):
+            asyncio.run(live.stream(session, "home", gone)(scope, silent, gone))
+    assert set(counted) == {1}
+    assert live.open == 0
 
 
 def sign_in(client: httpx.Client, **fields: str) -> httpx.Response:

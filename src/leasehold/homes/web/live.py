@@ -6,11 +6,13 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from leasehold.errors import LeaseholdError
 from leasehold.homes.web.sessions import Session, Sessions
@@ -37,34 +39,50 @@ class Live:
 
     def stream(self, session: Session, event: str, about: About) -> Response:
         """What ``about`` says, again whenever it changes, while the session lasts."""
+        return _Counted(self._events(session, event, about), self._counted(session))
+
+    @contextmanager
+    def _counted(self, session: Session) -> Iterator[None]:
         if self._open[session.nonce] >= STREAMS_PER_SESSION:
             raise HTTPException(429, "too many open pages", {"Retry-After": "10"})
         if self._open.total() >= STREAMS_MAX:
             raise HTTPException(503, "too many open pages", {"Retry-After": "30"})
-        headers = {"X-Accel-Buffering": "no"}
-        events = self._events(session, event, about)
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
-
-    async def _events(self, session: Session, event: str, about: About) -> AsyncIterator[str]:
         self._open[session.nonce] += 1
         try:
-            sent, quiet_s = "", 0.0
-            while self._sessions.valid(session) and not self.closing:
-                try:
-                    found = await about()
-                except LeaseholdError as error:
-                    log.warning("a page could not be updated: %s", error)
-                else:
-                    # Time alone is no news.
-                    text = json.dumps(found | {"now_ms": 0})
-                    if text != sent or quiet_s >= KEEP_ALIVE_S:
-                        sent, quiet_s = text, 0.0
-                        yield f"event: {event}\ndata: {json.dumps(found)}\n\n"
-                await asyncio.sleep(LIVE_S)
-                quiet_s += LIVE_S
-            if not self.closing:
-                yield "event: signed-out\ndata: {}\n\n"
+            yield
         finally:
             self._open[session.nonce] -= 1
             if not self._open[session.nonce]:
                 del self._open[session.nonce]
+
+    async def _events(self, session: Session, event: str, about: About) -> AsyncIterator[str]:
+        sent, quiet_s = "", 0.0
+        while self._sessions.valid(session) and not self.closing:
+            try:
+                found = await about()
+            except LeaseholdError as error:
+                log.warning("a page could not be updated: %s", error)
+            else:
+                # Time alone is no news.
+                text = json.dumps(found | {"now_ms": 0})
+                if text != sent or quiet_s >= KEEP_ALIVE_S:
+                    sent, quiet_s = text, 0.0
+                    yield f"event: {event}\ndata: {json.dumps(found)}\n\n"
+            await asyncio.sleep(LIVE_S)
+            quiet_s += LIVE_S
+        if not self.closing:
+            yield "event: signed-out\ndata: {}\n\n"
+
+
+class _Counted(StreamingResponse):
+    """Counted around the whole answer, not in its events: those begin later, so that many requests
+    at once would all be let in, and never if the client has gone by then."""
+
+    def __init__(self, events: AsyncIterator[str], counted: AbstractContextManager[None]) -> None:
+        headers = {"X-Accel-Buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._counted = counted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._counted:
+            await super().__call__(scope, receive, send)
