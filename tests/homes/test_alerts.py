@@ -230,8 +230,25 @@ def test_a_container_in_trouble_delays_alerts_and_loses_none(hub, container, tmp
 
     monkeypatch.setattr(container, "insert", failing)
     send_reading(hub, 7, "glass", 1)
-    retry = lh.Retry(attempts=5, backoff_s=0.01, then="dead-letter")
+    retry = lh.Retry(attempts=2, backoff_s=0.01, then="dead-letter")
     assert drain(hub, container, tmp_path, retry=retry) == []
+    assert len(documents(container)) == 1
+
+
+def test_a_container_that_is_gone_blames_no_alert(hub, container, tmp_path):
+    send_reading(hub, 7, "glass", 1)
+    away = tmp_path / "away.db"
+    container.path.rename(away)
+    errors = []
+
+    def back(error):
+        errors.append(error)
+        if len(errors) == 2:
+            away.rename(container.path)
+
+    retry = lh.Retry(attempts=1, backoff_s=0.01, then="dead-letter")
+    assert drain(hub, container, tmp_path, retry=retry, on_error=back) == []
+    assert {type(error) for error in errors} == {lh.SinkUnavailable}
     assert len(documents(container)) == 1
 
 

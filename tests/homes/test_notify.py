@@ -7,13 +7,23 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from processing import FAST, open_leases, running, until, wait_until
 
 import leasehold as lh
-from leasehold.homes.notify import Webhook, WebhookDown, WebhookRefused, notify_unit
+from leasehold.homes.notify import (
+    Webhook,
+    WebhookDown,
+    WebhookFailed,
+    WebhookRefused,
+    WebhookSilent,
+    notify_unit,
+)
 from leasehold.homes.receiver import Receiver
 
 QUICK = lh.Retry(attempts=50, backoff_s=0.01, backoff_max_s=0.05, then="dead-letter")
@@ -40,13 +50,15 @@ def raise_alerts(container, count, first=0):
 def unit(container, folder, url, **settings):
     defaults = {"retry": QUICK, "backoff_s": 0.01, "timeout_s": 5}
     letters = lh.open_dead_letters(f"sqlite:///{folder}/dead.db")
-    return notify_unit(
+    found = notify_unit(
         container,
         open_leases(folder),
         url,
         dead_letters=letters,
         **(FAST | defaults | settings),
     )
+    found._pace = replace(found._pace, retry_s=0.01, retry_max_s=0.05)  # what QUICK is for retries
+    return found
 
 
 def letters_in(folder):
@@ -133,7 +145,7 @@ class Picky:
 
 def test_an_alert_that_is_refused_is_dead_lettered_after_so_many_tries(container, tmp_path):
     raise_alerts(container, 20)
-    with Picky({"a3": 422, "a5": 500}) as hook:
+    with Picky({"a3": 422, "a5": 404}) as hook:
         unit(container, tmp_path, hook.url, attempts=3).run(until_drained=True)
         keys = [key for key, _ in hook.seen]
         assert keys.count("a3") == keys.count("a5") == 3
@@ -160,18 +172,122 @@ def test_a_try_again_leaves_out_what_is_delivered(container, tmp_path):
     assert {keys.count(key) for key in set(keys) - {"a7"}} == {1}
 
 
-def test_a_webhook_that_stays_down_ends_in_dead_letters(container, tmp_path):
+def test_a_webhook_that_stays_down_keeps_alerts_waiting_whatever_the_attempts(container, tmp_path):
+    ids, port, errors = raise_alerts(container, 4), free_port(), []
+    retry = lh.Retry(attempts=2, backoff_s=0, backoff_max_s=0, then="dead-letter")
+    url = f"http://127.0.0.1:{port}/"
+    processor = unit(container, tmp_path, url, retry=retry, on_error=errors.append)
+
+    async def main():
+        async with running(processor):
+            await until(lambda: len(errors) >= 8)  # of two ranges: one was tried four times
+            with Receiver(port) as receiver:
+                await until(lambda: receiver.ids == ids)
+
+    asyncio.run(main())
+    assert {type(error) for error in errors} == {WebhookSilent}
+    assert letters_in(tmp_path) == []
+
+
+def test_a_webhook_that_answers_nothing_is_not_asked_for_every_alert(container, tmp_path):
+    raise_alerts(container, 100)
+    errors = []
+    with Deaf() as hook:
+        settings = {"timeout_s": 0.2, "concurrency": 2, "on_error": errors.append}
+        processor = unit(container, tmp_path, hook.url, **settings)
+
+        async def main():
+            async with running(processor):
+                await until(lambda: len(errors) >= 2)
+
+        asyncio.run(main())
+        assert hook.connections <= 2 * (len(errors) + 2)
+
+
+class Deaf:
+    """Takes connections and never says a word."""
+
+    def __init__(self):
+        self.connections, self._kept = 0, []
+        self._server = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}/"
+
+    def __enter__(self):
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                self._kept.append(self._server.accept())
+                self.connections += 1
+
+    def __exit__(self, *_):
+        self._server.close()
+
+
+def test_a_webhook_that_fails_for_everybody_is_waited_for(container, tmp_path):
+    ids = raise_alerts(container, 30)
+    with Receiver() as receiver:
+        receiver.status = 500
+        processor = unit(container, tmp_path, receiver.url, attempts=1)
+
+        async def main():
+            async with running(processor):
+                await until(lambda: receiver.posts >= 30 * 4)
+                receiver.status = 200
+                await until(lambda: receiver.ids == ids)
+
+        asyncio.run(main())
+    assert letters_in(tmp_path) == []
+
+
+def test_an_alert_that_the_webhook_fails_on_while_it_takes_others_is_set_aside(container, tmp_path):
+    raise_alerts(container, 20)
+    with Picky({"a5": 500}) as hook:
+        forever = lh.Retry(backoff_s=0.01, backoff_max_s=0.01)
+        processor = unit(container, tmp_path, hook.url, attempts=3, retry=forever)
+
+        async def main():
+            async with running(processor):
+                first = 20
+                while not letters_in_thread(tmp_path):
+                    assert first < 5_000, "it is never set aside"
+                    raise_alerts(container, 1, first)
+                    first += 1
+                    await asyncio.sleep(0.02)
+                await until(lambda: len({key for key, _ in hook.seen}) == first)
+
+        asyncio.run(main())
+        assert [key for key, _ in hook.seen].count("a5") >= 4
+    (letter,) = letters_in(tmp_path)
+    assert json.loads(letter.body)["id"] == "a5"
+    assert "answered 500" in letter.error
+
+
+def letters_in_thread(folder):
+    """From within a running loop."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(letters_in, folder).result()
+
+
+def test_an_alert_that_a_webhook_fails_on_and_nothing_else_comes_is_set_aside_in_the_end(
+    container, tmp_path
+):
     raise_alerts(container, 4)
     retry = lh.Retry(attempts=2, backoff_s=0, backoff_max_s=0, then="dead-letter")
-    url = f"http://127.0.0.1:{free_port()}/"
-    unit(container, tmp_path, url, retry=retry).run(until_drained=True)
+    with Picky({}, default=500) as hook:
+        unit(container, tmp_path, hook.url, retry=retry).run(until_drained=True)
     letters = letters_in(tmp_path)
     assert len(letters) == 4
-    assert "does not answer" in letters[0].error
+    assert "answered 500" in letters[0].error
 
 
 def test_dead_letters_can_be_posted_later(container, tmp_path):
-    test_a_webhook_that_stays_down_ends_in_dead_letters(container, tmp_path)
+    raise_alerts(container, 4)
+    with Picky({}, default=403) as hook:
+        unit(container, tmp_path, hook.url, attempts=1).run(until_drained=True)
+    assert len(letters_in(tmp_path)) == 4
     with Receiver() as receiver:
         hook = Webhook(receiver.url)
 
@@ -219,7 +335,12 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_opened_again():
 def test_what_the_webhook_says_is_told_apart():
     with Receiver() as receiver:
         hook = Webhook(receiver.url)
-        for status, error in ((503, WebhookDown), (429, WebhookDown), (404, WebhookRefused)):
+        for status, error in (
+            (503, WebhookDown),
+            (429, WebhookDown),
+            (500, WebhookFailed),
+            (404, WebhookRefused),
+        ):
             receiver.status = status
             with pytest.raises(error, match=str(status)):
                 hook.post({"id": "a"})

@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 
 from leasehold.core.event import Event
 from leasehold.core.retry import Retry
-from leasehold.errors import BadInput, DocumentConflict
+from leasehold.errors import (
+    BadInput,
+    DocumentConflict,
+    FeedUnavailable,
+    LeaseholdError,
+    SinkUnavailable,
+    StoreUnavailable,
+)
 from leasehold.feeds.arrow_events import ArrowEvents
 from leasehold.feeds.container import Container
 from leasehold.ports import DeadLetters, Feed, LeaseStore
@@ -30,7 +37,8 @@ CO_PPM = 50.0
 NAME_CHARS_MAX = 128
 TS_MAX_MS = 1 << 53
 RETRY = Retry(attempts=10, backoff_s=0.5, backoff_max_s=60.0, then="dead-letter")
-"""For a container in trouble. What can never be right is set aside at once."""
+"""For what nobody thought of. What can never be right is set aside at once, and a container in
+trouble is waited for."""
 
 _NAME = f'"[A-Za-z0-9_.:-]{{1,{NAME_CHARS_MAX}}}"'
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?"
@@ -152,13 +160,29 @@ class _Alerts:
         self._ordinary = ordinary(co_ppm)
 
     def __call__(self, events: Sequence[Event], context: Context) -> None:
-        for event in unusual(events, self._ordinary):
-            try:
-                reading = parse(event.body)
-                if is_urgent(reading, self._co_ppm):
-                    self._store(alert_of(reading, event))
-            except (Malformed, BadInput) as error:  # BadInput: the container will never take it
-                context.dead_letter(event, error)
+        try:
+            for event in unusual(events, self._ordinary):
+                self._look_at(event, context)
+        except (FeedUnavailable, StoreUnavailable) as error:  # a full disk, for example
+            raise SinkUnavailable(f"alerts cannot be kept now: {error}") from error
+
+    def _look_at(self, event: Event, context: Context) -> None:
+        try:
+            reading = parse(event.body)
+            if is_urgent(reading, self._co_ppm):
+                self._store(alert_of(reading, event))
+        except Malformed as error:
+            context.dead_letter(event, error)
+        except BadInput as error:
+            self._require_container(error)
+            context.dead_letter(event, error)
+
+    def _require_container(self, error: BadInput) -> None:
+        """It may be the alert that is no good, or a container that was closed or removed."""
+        try:
+            self._container.properties()
+        except LeaseholdError:
+            raise SinkUnavailable(f"alerts cannot be kept now: {error}") from error
 
     def _store(self, alert: dict[str, Any]) -> None:
         if not self._known(alert["home_id"]):

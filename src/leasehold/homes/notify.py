@@ -1,8 +1,9 @@
 """Unit ``notify``: posts every alert to a webhook (H5).
 
-A webhook that does not answer is down, for everybody: the alerts wait, and come again with growing
-pauses. One that answers, and will not have this alert, is asked a few times more; then the alert is
-dead-lettered and the others go on.
+A webhook that does not answer is down, for everybody: the alerts wait, however long it takes. One
+that answers, and will not have this alert, is asked a few times more; then the alert is
+dead-lettered and the others go on. One that says it has failed may be down or choke on this alert;
+what it does with others tells.
 """
 
 from __future__ import annotations
@@ -11,29 +12,38 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from leasehold.core.change import Change
 from leasehold.core.retry import Retry
-from leasehold.errors import BadInput, LeaseholdError
+from leasehold.errors import BadInput, LeaseholdError, SinkUnavailable, StoreUnavailable
 from leasehold.ports import DeadLetters, LeaseStore
 from leasehold.processor.changefeed import ChangeFeedProcessor
 from leasehold.processor.handlers import Context
 
 NAME = "notify"
 RETRY = Retry(attempts=30, backoff_s=0.5, backoff_max_s=60.0, then="dead-letter")
-"""For a webhook that is down: some twenty minutes, then the first alert is set aside."""
+"""For a webhook that fails when asked: some twenty minutes, then the first alert is set aside."""
 ANSWER_BYTES_MAX = 64 << 10
 BUSY = frozenset((408, 425, 429, 502, 503, 504))
 """Answers that mean the same as none."""
 
 
-class WebhookDown(LeaseholdError):
-    """There was no answer, or one that says to come again later. Try again."""
+class WebhookDown(SinkUnavailable):
+    """There was no answer, or one that says to come again later. No alert is to blame."""
+
+
+class WebhookSilent(WebhookDown):
+    """There was no answer at all. To ask for every alert would take a timeout each."""
+
+
+class WebhookFailed(LeaseholdError):
+    """The webhook answered that something went wrong on its side."""
 
 
 class WebhookRefused(LeaseholdError):
@@ -57,7 +67,7 @@ def notify_unit(
     **settings: Any,
 ) -> ChangeFeedProcessor:
     """One instance of the unit. ``attempts`` and ``backoff_s`` are for alerts that are refused,
-    ``retry`` is for a webhook that is down. ``settings``: of ``ChangeFeedProcessor``."""
+    ``retry`` is for a webhook that fails. ``settings``: of ``ChangeFeedProcessor``."""
     if attempts < 1 or concurrency < 1 or not backoff_s >= 0:
         raise BadInput(
             f"attempts={attempts} and concurrency={concurrency} are 1 or more, "
@@ -114,6 +124,8 @@ class Webhook:
         status = self._request(body, {**self._headers, "Idempotency-Key": key})
         if status in BUSY:
             raise WebhookDown(f"the webhook at {self.host} is busy: it answered {status}")
+        if status >= 500:
+            raise WebhookFailed(f"the webhook at {self.host} failed: it answered {status}")
         if not 200 <= status < 300:
             raise WebhookRefused(f"the webhook at {self.host} answered {status}")
 
@@ -127,7 +139,7 @@ class Webhook:
                     pass  # closed by the other side since; that says nothing about the webhook
             return self._send(self._open(), body, headers)
         except (OSError, http.client.HTTPException) as error:
-            raise WebhookDown(
+            raise WebhookSilent(
                 f"the webhook at {self.host} does not answer: {type(error).__name__}: {error}"
             ) from error
 
@@ -149,48 +161,95 @@ class Webhook:
         return answer.status
 
 
+@dataclass(slots=True)
+class _Range:
+    """What is known of a batch that failed, for its next try."""
+
+    epoch: int
+    done: set[int] = field(default_factory=set)
+    """LSNs of what is delivered."""
+    failed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By LSN: how often the webhook failed on it and not on others, and how many it had taken."""
+
+    def forget(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            self.done.discard(change.lsn)
+            self.failed.pop(change.lsn, None)
+
+
 class _Notify:
     """The delegate."""
 
     def __init__(self, hook: Webhook, attempts: int, backoff_s: float, concurrency: int) -> None:
         self._hook, self._attempts, self._backoff_s = hook, attempts, backoff_s
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="notify")
-        self._done: dict[str, tuple[int, set[int]]] = {}
-        """By range: the epoch, and what is delivered of a batch that failed, so that the next try
-        leaves it out."""
+        self._ranges: dict[str, _Range] = {}
+        self._taken, self._lock = 0, threading.Lock()
 
     def __call__(self, changes: Sequence[Change], context: Context) -> None:
-        epoch, done = self._done.get(context.partition, (0, set()))
-        if epoch != context.epoch:  # another instance had the range meanwhile, or it was rewound
-            done = set()
-        self._done[context.partition] = context.epoch, done
-        left = [change for change in changes if change.document and change.lsn not in done]
-        failures = list(self._threads.map(lambda change: self._try(change, context), left))
-        done.update(c.lsn for c, failure in zip(left, failures, strict=True) if failure is None)
-        for failure in failures:
-            if failure is not None:
-                raise failure
-        done.difference_update(change.lsn for change in changes)
+        known = self._ranges.get(context.partition)
+        if known is None or known.epoch != context.epoch:  # others had it meanwhile, or a rewind
+            known = self._ranges[context.partition] = _Range(context.epoch)
+        left = [change for change in changes if change.document and change.lsn not in known.done]
+        silent: list[WebhookSilent] = []
+        failures = list(self._threads.map(lambda c: self._try(c, context, known, silent), left))
+        known.done.update(
+            change.lsn for change, failure in zip(left, failures, strict=True) if failure is None
+        )
+        for failure in sorted(filter(None, failures), key=_counts):
+            raise failure
+        known.forget(changes)
 
-    def _try(self, change: Change, context: Context) -> Exception | None:
+    def _try(
+        self, change: Change, context: Context, known: _Range, silent: list[WebhookSilent]
+    ) -> Exception | None:
         """None: delivered, or dead-lettered."""
-        assert change.document is not None
         for attempt in range(1, self._attempts + 1):
+            if silent:
+                return silent[0]
             try:
-                self._hook.post(change.document)
+                self._post(change, known)
                 return None
             except WebhookRefused as error:
                 if attempt == self._attempts:
-                    return _failure(partial(context.dead_letter, change, error))
+                    return _bury(change, error, context)
                 time.sleep(min(self._backoff_s * 2 ** (attempt - 1), 10.0))
+            except WebhookFailed as error:
+                blamed, _ = known.failed[change.lsn]
+                return _bury(change, error, context) if blamed >= self._attempts else error
+            except WebhookSilent as error:
+                silent.append(error)
+                return error
             except Exception as error:
                 return error
         return None
 
+    def _post(self, change: Change, known: _Range) -> None:
+        assert change.document is not None
+        taken = self._taken
+        try:
+            self._hook.post(change.document)
+        except WebhookFailed:
+            # Only if it took others since the last time is this one to blame.
+            blamed, taken_then = known.failed.get(change.lsn, (0, taken))
+            known.failed[change.lsn] = blamed + (taken > taken_then), taken
+            raise
+        with self._lock:
+            self._taken += 1
 
-def _failure(action: Callable[[], None]) -> Exception | None:
+
+def _counts(failure: Exception) -> bool:
+    """Whether it counts against the alerts; one that does not comes first."""
+    return not isinstance(failure, SinkUnavailable)
+
+
+def _bury(change: Change, error: Exception, context: Context) -> Exception | None:
     try:
-        action()
-    except Exception as error:
-        return error
+        context.dead_letter(change, error)
+    except StoreUnavailable as trouble:
+        unavailable = SinkUnavailable(f"an alert cannot be set aside now: {trouble}")
+        unavailable.__cause__ = trouble
+        return unavailable
+    except Exception as trouble:
+        return trouble
     return None
