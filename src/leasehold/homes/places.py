@@ -54,6 +54,11 @@ class Places:
     def secrets(self) -> Path:
         return self.folder / "web-secrets.json"
 
+    @property
+    def signed_out(self) -> Path:
+        """Sessions that were signed out before they expired."""
+        return self.folder / "web-signed-out.json"
+
 
 def sensor_clock(hub: Path, wall: Callable[[], float] = time.time) -> Callable[[], float]:
     """The time of day, or that of simulated sensors that run ahead of it."""

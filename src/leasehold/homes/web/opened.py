@@ -23,6 +23,7 @@ from leasehold.homes.web.operations import Operations, Watched
 from leasehold.homes.web.operations_routes import CoDetectors
 from leasehold.homes.web.secrets import Secrets
 from leasehold.homes.web.server import WebServer
+from leasehold.homes.web.sessions import Sessions
 from leasehold.stores import open_dead_letters, open_store
 
 EVERYWHERE = ("0.0.0.0", "::", "")
@@ -63,6 +64,7 @@ def open_web(
         app = make_app(
             reads=reads,
             secrets=secrets,
+            sessions=Sessions(secrets, signed_out=places.signed_out),
             alerts=container,
             operations=Operations(_groups(hub, container, store), dead_letters=letters),
             fleet=fleet,

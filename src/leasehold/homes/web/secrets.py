@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from leasehold.errors import BadInput
 
@@ -44,20 +46,30 @@ class Secrets:
 
 def _kept(path: Path) -> dict[str, str]:
     made = {"secret": secrets.token_urlsafe(48), "operator_password": secrets.token_urlsafe(15)}
-    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
     try:
         # Linked, not renamed: of two processes that start at once, the first one's are kept.
-        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            json.dump(made, file)
-        os.link(unfinished, path)
+        with private_file(path, made) as file:
+            os.link(file, path)
     except FileExistsError:
         pass
     except OSError as error:
         raise BadInput(f"{path} cannot be made: {error}; or set {SECRET}, {PASSWORD}") from error
+    return _read(path)
+
+
+@contextmanager
+def private_file(path: Path, content: Any) -> Iterator[Path]:
+    """A whole file of JSON that only its owner can read, to be put in the place of ``path``."""
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        yield unfinished
     finally:
         unfinished.unlink(missing_ok=True)
-    return _read(path)
 
 
 def _read(path: Path) -> dict[str, str]:

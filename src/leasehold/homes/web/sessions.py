@@ -1,7 +1,7 @@
 """Who somebody is: access codes, signed cookies that expire, and a limit on trying.
 
 Nothing is stored: a home's access code is computed from its id with the server's secret, and so is
-a cookie's signature. Only sessions that were signed out are remembered, until they would expire.
+a cookie's signature. Only sessions that were signed out are kept, until they would expire.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from base64 import b32encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Literal
 
 from leasehold.homes.web.secrets import Secrets
+from leasehold.homes.web.signed_out import SignedOut
 
 SESSION_S = 12 * 3600
 TOKEN_CHARS_MAX = 512
@@ -42,11 +44,12 @@ class Sessions:
         secrets: Secrets,
         *,
         session_s: int = SESSION_S,
+        signed_out: Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """``signed_out``: where sign-outs are kept; None: in memory only."""
         self._secrets, self._session_s, self._clock = secrets, session_s, clock
-        self._ended: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._signed_out = SignedOut(signed_out, clock)
 
     @property
     def session_s(self) -> int:
@@ -98,13 +101,10 @@ class Sessions:
 
     def valid(self, session: Session) -> bool:
         """Still: neither expired nor signed out."""
-        return self._clock() < session.expires_at and session.nonce not in self._ended
+        return self._clock() < session.expires_at and session.nonce not in self._signed_out
 
     def end(self, session: Session) -> None:
-        now = self._clock()
-        with self._lock:
-            kept = {nonce: at for nonce, at in self._ended.items() if at > now}
-            self._ended = {**kept, session.nonce: session.expires_at}
+        self._signed_out.add(session.nonce, session.expires_at)
 
     def _begin(self, role: Role, home_id: str | None) -> Session:
         return Session(

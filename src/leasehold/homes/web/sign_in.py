@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
@@ -123,7 +124,7 @@ class SignIn:
     async def sign_out(self, request: Request) -> Response:
         session = self.session(request)
         if session is not None:
-            self._sessions.end(session)
+            await asyncio.to_thread(self._sessions.end, session)
         response = RedirectResponse("/sign-in", 303)
         response.delete_cookie(
             self._cookie, path="/", secure=self._secure, httponly=True, samesite="strict"
