@@ -395,7 +395,7 @@ def test_codes_differ_by_home_and_secret_and_cannot_be_had_from_one_another() ->
     assert other.access_code(MINE) not in codes
 
 
-def test_guessing_is_stopped_per_home_and_says_how_long(site: Site) -> None:
+def test_guessing_at_a_home_is_stopped_and_says_how_long(site: Site) -> None:
     with site.client() as client:
         found = [sign_in(client, code=f"WRONG{n}").status_code for n in range(11)]
         assert found == [401] * 10 + [429]
@@ -405,6 +405,50 @@ def test_guessing_is_stopped_per_home_and_says_how_long(site: Site) -> None:
         assert "Please wait" in right.text
         other = sign_in(client, home=OTHER, code=site.sessions.access_code(OTHER))
         assert other.status_code == 303
+
+
+def seen_from(address: str) -> dict[str, str]:
+    """What a proxy adds; what the client made up comes before it."""
+    return {"X-Forwarded-For": f"192.0.2.1, {address}"}
+
+
+def test_nobody_can_lock_a_resident_out_from_elsewhere(tmp_path: Path) -> None:
+    with open_site(tmp_path, secure=True) as site:
+        for n in range(40):
+            with site.client(headers=seen_from(f"198.51.100.{n}")) as client:
+                assert [sign_in(client, code="x").status_code for _ in range(11)][-2:] == [401, 429]
+        with site.client(headers=seen_from("203.0.113.1")) as client:
+            assert sign_in(client, code=site.sessions.access_code(MINE)).status_code == 303
+
+
+def test_guessing_the_password_is_stopped_wherever_it_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Limiter, "KEYS_MAX", 5)
+    with open_site(tmp_path, secure=True) as site:
+        for n in range(11):
+            with site.client(headers=seen_from(f"198.51.100.{n}")) as client:
+                answer = sign_in(client, role="operator", password=f"guess {n}")
+                assert answer.status_code == (401 if n < 10 else 429)
+                for guess in range(20):  # many at homes do not make it forget
+                    sign_in(client, home=f"H{guess:06d}", code="x")
+        with site.client(headers=seen_from("203.0.113.1")) as client:
+            right = sign_in(client, role="operator", password=SECRETS.operator_password)
+            assert right.status_code == 429
+
+
+def test_who_is_behind_no_proxy_cannot_make_an_address_up(site: Site) -> None:
+    for n in range(11):
+        with site.client(headers=seen_from(f"198.51.100.{n}")) as client:
+            assert sign_in(client, code="x").status_code == (401 if n < 10 else 429)
+
+
+def test_behind_a_proxy_only_what_it_added_counts(tmp_path: Path) -> None:
+    with open_site(tmp_path, secure=True) as site:
+        for n in range(11):
+            made_up = {"X-Forwarded-For": f"198.51.100.{n}, 203.0.113.1"}
+            with site.client(headers=made_up) as client:
+                assert sign_in(client, code="x").status_code == (401 if n < 10 else 429)
 
 
 def test_guessing_at_many_homes_is_stopped_per_address(site: Site) -> None:

@@ -149,9 +149,9 @@ class Limiter:
 
     def failed(self, key: str) -> None:
         with self._lock:
-            self._failures[key] = [*self._recent(key), self._clock()][-self._most :]
-            if len(self._failures) > self.KEYS_MAX:
-                self._failures = {k: v for k in list(self._failures) if (v := self._recent(k))}
+            recent = [*self._recent(key), self._clock()][-self._most :]
+            self._failures.pop(key, None)
+            self._failures[key] = recent  # behind all that failed before
             while len(self._failures) > self.KEYS_MAX:
                 del self._failures[next(iter(self._failures))]
 

@@ -31,7 +31,8 @@ class SignIn:
         self._sessions, self._secure = sessions, secure
         self._cookie = f"__Host-{COOKIE}" if secure else COOKIE
         self._by_address = Limiter(TRIES * 3, TRIES_WITHIN_S)
-        self._by_name = Limiter(TRIES, TRIES_WITHIN_S)
+        self._by_home = Limiter(TRIES, TRIES_WITHIN_S)
+        self._by_operator = Limiter(TRIES, TRIES_WITHIN_S)
         self._attempts = registry.counter(
             "leasehold_web_sign_ins_total", "Attempts to sign in.", ("role", "outcome")
         )
@@ -64,7 +65,7 @@ class SignIn:
 
     def require_password(self, request: Request) -> None:
         """The operators', as bearer token."""
-        address = _address(request)
+        address = _peer(request)  # not one that a header names: there is no further limit here
         wait_s = self._by_address.wait_s(address)
         if wait_s:
             raise HTTPException(429, "too many tries", {"Retry-After": str(ceil(wait_s))})
@@ -87,9 +88,9 @@ class SignIn:
         given = {name: values[0] for name, values in fields.items()}
         role: Role = "operator" if given.get("role") == "operator" else "resident"
         home = given.get("home", "").strip().upper()[:32]
-        address = _address(request)
-        name = f"home {home}" if role == "resident" else "operator"
-        wait_s = max(self._by_address.wait_s(address), self._by_name.wait_s(name))
+        address = self._address(request)
+        limits = self._limits(role, home, address)
+        wait_s = max(limit.wait_s(key) for limit, key in limits)
         if wait_s:
             self._attempts.add((role, "limited"))
             why = f"Too many tries. Please wait {_words(wait_s)}, then try again."
@@ -103,8 +104,8 @@ class SignIn:
             session = self._sessions.operator(given.get("password", ""))
             why = "That is not the operators' password."
         if session is None:
-            self._by_address.failed(address)
-            self._by_name.failed(name)
+            for limit, key in limits:
+                limit.failed(key)
             self._attempts.add((role, "refused"))
             log.info("sign-in refused: %s, from %s", role, address)
             return _form(role, home, why, 401)
@@ -131,8 +132,20 @@ class SignIn:
         )
         return response
 
+    def _limits(self, role: Role, home: str, address: str) -> list[tuple[Limiter, str]]:
+        # A home's code has 60 random bits: a thousand guesses a second, from wherever, would take
+        # millions of years. So guessing at a home is stopped per address only: a limit on the home
+        # would keep nobody out but its resident. A password may be weak: one limit for everybody.
+        at_home, at_all = (self._by_home, f"{home} {address}"), (self._by_operator, "")
+        return [(self._by_address, address), at_home if role == "resident" else at_all]
 
-def _address(request: Request) -> str:
+    def _address(self, request: Request) -> str:
+        """Behind a proxy, the one that it has seen: its own would be everybody's."""
+        seen = request.headers.getlist("x-forwarded-for") if self._secure else []
+        return seen[-1].rpartition(",")[2].strip()[:64] if seen else _peer(request)
+
+
+def _peer(request: Request) -> str:
     return request.client.host if request.client else "?"
 
 
