@@ -26,7 +26,7 @@ def reads_of(url: Path, **more: Any) -> Reads:
 
 def minutes(reads: Reads, kind: str = "door", home: str = "H000001") -> dict[int, float]:
     """Levels of the last hour, by how many minutes ago."""
-    levels = reads.last_hour(home).levels[kind]
+    levels = reads.home_state(home).hour.levels[kind]
     return {59 - n: level for n, level in enumerate(levels) if level is not None}
 
 
@@ -131,13 +131,32 @@ def test_who_asks_before_all_is_in_memory_is_answered_from_the_table(url: Path) 
     assert not asked.loaded
     for home in homes:
         assert asked.last_day(home) == loaded.last_day(home)
-        assert asked.last_hour(home) == loaded.last_hour(home)
+        assert asked.home_state(home).hour == loaded.home_state(home).hour
         assert asked.home_state(home).readings == loaded.home_state(home).readings
     assert any(loaded.last_day("H000001").levels["motion"])
     append(url, row("H000001", ago=0, value=7.0, partition=str(partition_of("H000001", 4))))
     asked._follow()
-    assert asked.last_hour("H000001").levels["door"][-1] is not None
+    assert asked.home_state("H000001").hour.levels["door"][-1] is not None
     assert len(asked.window) == 1
+
+
+def test_a_table_too_large_to_search_is_waited_for(
+    url: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ago in (600, 300, 0):
+        append(url, row(ago=ago, value=1.0))
+    monkeypatch.setattr("leasehold.homes.reads.SEARCH_ROWS_MAX", 2)
+    reads = reads_of(url)
+    reads._step()
+    nothing = reads.home_state("H000001")
+    assert (nothing.state, nothing.loading, nothing.readings) == ("loading", True, ())
+    reads._step()
+    newest = reads.home_state("H000001")
+    assert (newest.state, newest.loading) == ("open", True)
+    assert sum(level is not None for level in reads.last_day("H000001").levels["door"]) == 1
+    reads.catch_up()
+    assert not reads.home_state("H000001").loading
+    assert sum(level is not None for level in reads.last_day("H000001").levels["door"]) == 3
 
 
 def test_the_newest_hour_is_in_memory_first(url: Path) -> None:
@@ -162,11 +181,12 @@ def test_files_that_cannot_have_the_home_are_not_opened(url: Path) -> None:
     first, *others = [action["add"]["path"] for action in ordered if "add" in action]
     for path in others:
         (url / path).write_bytes(b"not to be opened")
-    found = table.rows_of("H000001", NOW_MINUTE - 60, listing.files, "1")
+    near = [f for f in listing.files if f.may_reach("H000001", NOW_MINUTE - 60, "1")]
+    found = table.rows_of("H000001", NOW_MINUTE - 60, near)
     assert found["minute"].to_list() == [NOW_MINUTE - 5]
     (url / first).unlink()
     with pytest.raises(Gone):
-        table.rows_of("H000001", NOW_MINUTE - 60, listing.files, "1")
+        table.rows_of("H000001", NOW_MINUTE - 60, near)
 
 
 def _log(url: Path, version: int) -> list[str]:

@@ -1,7 +1,8 @@
 """What the web page asks: a home's last readings, its last hour and its last day.
 
 A thread follows the activity table and keeps the last day of all homes in memory (``window``), the
-newest first. Whoever asks before all of it is there is answered from the table itself.
+newest first. Whoever asks before all of it is there is answered from the table itself, unless the
+search would take too long: then with what there is.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ SAVE_S = 600.0
 SILENT_AFTER_S = 300.0
 ALARM_MINUTES = 15
 REMEMBERED = 256
+SEARCH_ROWS_MAX = 2_000_000
+"""More than a fraction of a second's worth of the table is not searched for one home."""
 
-State = Literal["quiet", "open", "alarm", "silent"]
+State = Literal["quiet", "open", "alarm", "silent", "loading"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,10 @@ class HomeState:
     why: tuple[str, ...]
     """Kinds of sensor that make it so."""
     readings: tuple[Reading, ...]
+    hour: Series
+    """By minute."""
+    loading: bool
+    """Whether more of the last day is still to come."""
 
 
 class Reads:
@@ -88,15 +95,21 @@ class Reads:
 
     def home_state(self, home_id: str) -> HomeState:
         window = self._window_for(home_id, self._now_minute() - HOUR_MINUTES)
-        readings = tuple(window.readings(home_id))
+        readings, hour = tuple(window.readings(home_id)), window.last_hour(home_id)
         now_ms = int(self._clock() * 1000)
-        state, why = _judged(readings, window.last_hour(home_id), now_ms)
-        return HomeState(home_id=home_id, now_ms=now_ms, state=state, why=why, readings=readings)
-
-    def last_hour(self, home_id: str) -> Series:
-        """By minute."""
-        since = self._now_minute() - HOUR_MINUTES
-        return self._window_for(home_id, since).last_hour(home_id)
+        state, why = _judged(readings, hour, now_ms)
+        loading = bool(self._waiting) and window is self.window
+        if loading and state == "silent":
+            state = "loading"
+        return HomeState(
+            home_id=home_id,
+            now_ms=now_ms,
+            state=state,
+            why=why,
+            readings=readings,
+            hour=hour,
+            loading=loading,
+        )
 
     def last_day(self, home_id: str) -> Series:
         """By half hour."""
@@ -270,9 +283,11 @@ class Reads:
         if kept is not None and kept[0] == version:
             return kept[1]
         window = Window(self._now_minute(), homes=1)
-        files = self._files_now(listing)
-        rows = self.table.rows_of(home_id, window.since_minute, files, self._partition(home_id))
-        window.add(rows)
+        since, partition = window.since_minute, self._partition(home_id)
+        files = [f for f in self._files_now(listing) if f.may_reach(home_id, since, partition)]
+        if sum(file.rows for file in files) > SEARCH_ROWS_MAX:
+            return self.window
+        window.add(self.table.rows_of(home_id, since, files))
         with self._turn:
             self._found[home_id] = (version, window)
             while len(self._found) > REMEMBERED:

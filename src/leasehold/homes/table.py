@@ -54,10 +54,13 @@ class File:
     bounds: Mapping[str, tuple[Any, Any]]
     """Least and greatest by column, as far as the writer said."""
 
-    def may_have(self, **values: Any) -> bool:
-        for name, value in values.items():
+    def may_reach(self, home_id: str, since_minute: int, partition: str | None) -> bool:
+        """Whether a home may have rows here, from a minute on: by folder, and by the bounds."""
+        if self.hour < since_minute // HOUR_MINUTES:
+            return False
+        for name, value in (("home_id", home_id), ("partition", partition)):
             low, high = self.bounds.get(name, (None, None))
-            if low is not None and high is not None and not low <= value <= high:
+            if None not in (low, high, value) and not low <= value <= high:
                 return False
         return True
 
@@ -131,15 +134,9 @@ class ActivityTable:
         except OSError as error:
             raise SinkUnavailable(f"{file.path} of {self.url} cannot be read: {error}") from error
 
-    def rows_of(
-        self, home_id: str, since_minute: int, files: Sequence[File], partition: str | None
-    ) -> pl.DataFrame:
-        """One home's rows, from a minute on, out of these files: by folder, by the bounds of each
-        file, and by those of its row groups."""
-        since_hour, place = since_minute // HOUR_MINUTES, {"home_id": home_id}
-        if partition is not None:
-            place["partition"] = partition
-        paths = [f.path for f in files if f.hour >= since_hour and f.may_have(**place)]
+    def rows_of(self, home_id: str, since_minute: int, files: Sequence[File]) -> pl.DataFrame:
+        """One home's rows, from a minute on, out of these files and of their row groups."""
+        paths = [file.path for file in files]
         wanted = (ds.field("home_id") == home_id) & (ds.field("minute") >= since_minute)
         try:
             found = ds.dataset(paths, SCHEMA, "parquet", self._files).to_table(filter=wanted)

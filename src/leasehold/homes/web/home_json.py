@@ -13,7 +13,7 @@ BATTERY_LOW = 15
 
 
 def home_dict(
-    state: HomeState, hour: Series, alerts: Sequence[dict[str, Any]], *, failing: str = ""
+    state: HomeState, alerts: Sequence[dict[str, Any]], *, failing: str = ""
 ) -> dict[str, Any]:
     return {
         "home": state.home_id,
@@ -32,9 +32,10 @@ def home_dict(
             }
             for each in state.readings
         ],
-        "hour": series_dict(hour),
+        "hour": series_dict(state.hour),
         "alerts": list(alerts),
         "failing": failing,
+        "loading": state.loading,
     }
 
 

@@ -51,8 +51,7 @@ class HomeRoutes:
 
     async def _about(self, home_id: str) -> dict[str, Any]:
         state = await self._read(self._reads.home_state, home_id)
-        hour = await self._read(self._reads.last_hour, home_id)
-        return home_dict(state, hour, self._alerts.of(home_id), failing=self._trouble())
+        return home_dict(state, self._alerts.of(home_id), failing=self._trouble())
 
     async def _read(self, read: Callable[[str], Any], home_id: str) -> Any:
         """Memory answers at once; the table is asked in a thread."""

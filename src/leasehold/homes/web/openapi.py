@@ -60,12 +60,13 @@ HOME = _object(
     {
         "home": TEXT,
         "now_ms": WHOLE,
-        "state": {"enum": ["quiet", "open", "alarm", "silent"]},
+        "state": {"enum": ["quiet", "open", "alarm", "silent", "loading"]},
         "why": _list(TEXT),
         "sensors": _list(SENSOR),
         "hour": SERIES,
         "alerts": _list(ALERT),
         "failing": TEXT,
+        "loading": FLAG,
     }
 )
 GROUP = _object(

@@ -14,6 +14,7 @@ from leasehold.errors import BadInput
 START_S = 30.0
 STOP_S = 5.0
 HEAD_BYTES_MAX = 16 << 10
+TOO_LARGE = "the head of a request is too large"
 
 
 class WebServer:
@@ -82,23 +83,24 @@ class WebServer:
 class _Http(HttpToolsProtocol):
     """Half as much work per request as the default, which however bounds what it takes in."""
 
-    _head_bytes = 0
+    _unfinished_bytes = 0
     _in_head = True
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX:
-                self.send_400_response("the head of a request is too large")
-                return
+        self._unfinished_bytes += len(data)
         super().data_received(data)
+        too_large = self._in_head and self._unfinished_bytes > HEAD_BYTES_MAX
+        if too_large and not self.transport.is_closing():
+            self.send_400_response(TOO_LARGE)
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._head_bytes = False, 0
+        self._in_head, self._unfinished_bytes = False, 0
+        if len(self.url) + sum(len(n) + len(v) for n, v in self.headers) > HEAD_BYTES_MAX:
+            raise ValueError(TOO_LARGE)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._in_head = True
+        self._in_head, self._unfinished_bytes = True, 0
         super().on_message_complete()
 
 

@@ -7,6 +7,7 @@ const STATES = {
   open: { icon: "door-open", text: "Open" },
   alarm: { icon: "alarm", text: "Alarm" },
   silent: { icon: "silent", text: "No news" },
+  loading: { icon: "wait", text: "One moment" },
 };
 const ALARMS = { glass: "Glass was broken", co: "Carbon monoxide" };
 
@@ -25,6 +26,7 @@ function headline(state, why) {
 
 function detail(state, sensors) {
   if (state === "silent") return sensors.length ? "None of your sensors has reported for more than five minutes." : "No sensor of this home has reported in the last day.";
+  if (state === "loading") return "The readings of your home are being fetched.";
   if (state === "alarm") return "Go and look only if it is safe. In danger, leave the house and call for help.";
   const mute = sensors.filter((each) => each.silent).map((each) => KINDS[each.kind].name.toLowerCase());
   const low = sensors.filter((each) => each.battery_low).map((each) => KINDS[each.kind].name.toLowerCase());
@@ -84,8 +86,9 @@ function draw() {
   if (byId("state").textContent !== title) byId("state").textContent = title;
   byId("detail").textContent = detail(home.state, home.sensors);
   document.title = `${title} · My home`;
-  byId("trouble").hidden = !home.failing;
-  byId("trouble").textContent = home.failing;
+  const trouble = home.failing || (home.loading ? "Older readings are still being fetched; the charts fill up by themselves." : "");
+  byId("trouble").hidden = !trouble;
+  byId("trouble").textContent = trouble;
   fill(byId("sensors"), home.sensors.length ? home.sensors.map(sensorCard) : [make("li", { class: "empty" }, "No sensor has reported yet.")]);
   fill(byId("alerts"), home.alerts.length ? home.alerts.map(alertItem) : [make("li", { class: "empty" }, "No alerts. Good.")]);
 }
