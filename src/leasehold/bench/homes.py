@@ -105,7 +105,7 @@ def _measured(
     places, over = said.places, threading.Event()
     with Hub.open(places.hub) as hub:
         estimator = Estimator(hub, group=ACTIVITY, store=open_store(places.store))
-        _wait(lambda: _even(estimator, 2), "both instances have partitions")
+        wait(lambda: even(estimator, 2), "both instances have partitions")
         crew.start_part("sensors")
         seen = _Seen()
         watchers = [
@@ -118,14 +118,14 @@ def _measured(
         changed_at = seen.now()
         add_co_detectors(places.hub)
         crew.add()
-        _wait(lambda: _even(estimator, 3), "three instances share the partitions evenly")
+        wait(lambda: even(estimator, 3), "three instances share the partitions evenly")
         even_s = seen.now() - changed_at
         time.sleep(max(0.0, 60 * more_minutes - even_s))
         over.set()
         for each in watchers:
             each.join()
         crew.stop_part("sensors")
-        _wait(lambda: estimator.lag().lag_events == 0, "all is aggregated", SETTLE_S)
+        wait(lambda: estimator.lag().lag_events == 0, "all is aggregated", SETTLE_S)
         sent = sum(each.end for each in hub.kept())
         estimator.close()
     aggregated, dead = _aggregated(places), _dead(places)
@@ -197,7 +197,7 @@ def _watch_pages(seen: _Seen, url: str, said: Said, over: threading.Event) -> No
                 return
 
 
-def _even(estimator: Estimator, instances: int) -> bool:
+def even(estimator: Estimator, instances: int) -> bool:
     owners: dict[str, int] = {}
     for each in estimator.lag().partitions:
         if each.owner and each.owner_live:
@@ -206,7 +206,7 @@ def _even(estimator: Estimator, instances: int) -> bool:
     return len(owners) == instances and sum(counts) == 16 and max(counts) - min(counts) <= 1
 
 
-def _wait(holds: Callable[[], bool], what: str, bound_s: float = READY_S) -> None:
+def wait(holds: Callable[[], bool], what: str, bound_s: float = READY_S) -> None:
     deadline = time.monotonic() + bound_s
     while not holds():
         if time.monotonic() > deadline:

@@ -15,6 +15,7 @@ from typer import Argument, Option
 
 from leasehold.bench import container, failover, hub, overhead, plan, requests
 from leasehold.bench.row import Row
+from leasehold.cli.options import notes
 
 console = Console(width=None if sys.stdout.isatty() else 120)
 
@@ -28,6 +29,10 @@ class Subject(Enum):
     FAILOVER = "failover"
     SPARK = "spark"
     HOMES = "homes"
+    READS = "reads"
+
+
+LONG = (Subject.HOMES, Subject.READS)
 
 
 def bench(
@@ -43,8 +48,8 @@ def bench(
 ) -> None:
     """Measure Leasehold on this machine.
 
-    Figures that compare are taken side by side in one run and given as ratios. Homes, which takes
-    a quarter of an hour, is measured only if named.
+    Figures that compare are taken side by side in one run and given as ratios. Homes and reads,
+    which take a quarter of an hour each, are measured only if named.
     """
     with tempfile.TemporaryDirectory() as folder:
         stores = ["memory://", f"sqlite:///{Path(folder) / 'leases.db'}", *(store or [])]
@@ -57,8 +62,9 @@ def bench(
             Subject.FAILOVER: lambda: failover.run(stores[1:]),
             Subject.SPARK: _spark,
             Subject.HOMES: lambda: _homes(report),
+            Subject.READS: _reads,
         }
-        for subject in subjects or [each for each in Subject if each is not Subject.HOMES]:
+        for subject in subjects or [each for each in Subject if each not in LONG]:
             _show(subject.value, runs[subject]())
 
 
@@ -72,6 +78,12 @@ def _homes(report: Path | None) -> Iterable[Row]:
     from leasehold.bench import homes  # noqa: PLC0415
 
     return homes.run(report=report)
+
+
+def _reads() -> Iterable[Row]:
+    from leasehold.bench import reads  # noqa: PLC0415
+
+    return reads.run(said=notes.print)
 
 
 def _show(title: str, rows: Iterable[Row]) -> None:
