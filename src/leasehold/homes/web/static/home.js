@@ -86,10 +86,11 @@ function draw() {
   if (byId("state").textContent !== title) byId("state").textContent = title;
   byId("detail").textContent = detail(home.state, home.sensors);
   document.title = `${title} · My home`;
-  const trouble = home.failing || (home.loading ? "Older readings are still being fetched; the charts fill up by themselves." : "");
-  byId("trouble").hidden = !trouble;
-  byId("trouble").textContent = trouble;
-  fill(byId("sensors"), home.sensors.length ? home.sensors.map(sensorCard) : [make("li", { class: "empty" }, "No sensor has reported yet.")]);
+  const loading = home.loading && home.state !== "loading" ? "Older readings are still being fetched; the charts fill up by themselves." : "";
+  byId("trouble").hidden = !(home.failing || loading);
+  byId("trouble").className = home.failing ? "trouble" : "note";
+  byId("trouble").textContent = home.failing || loading;
+  fill(byId("sensors"), home.sensors.length ? home.sensors.map(sensorCard) : [make("li", { class: "empty" }, home.loading ? "One moment." : "No sensor has reported yet.")]);
   fill(byId("alerts"), home.alerts.length ? home.alerts.map(alertItem) : [make("li", { class: "empty" }, "No alerts. Good.")]);
 }
 
