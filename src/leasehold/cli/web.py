@@ -28,7 +28,11 @@ def web(
         Option(help="A name that the page is reached by; may be given several times."),
     ] = None,
     behind_tls: Annotated[
-        bool, Option("--behind-tls", help="A proxy speaks HTTPS for us, and says who asks in X-Forwarded-For.")
+        bool,
+        Option(
+            "--behind-tls",
+            help="A proxy speaks HTTPS for us, and says who asks in X-Forwarded-For.",
+        ),
     ] = False,
     code_of: Annotated[
         str | None, Option(metavar="HOME", help="Print the access code of a home, and end.")
