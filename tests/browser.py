@@ -24,7 +24,7 @@ import leasehold as lh
 from leasehold.homes.alerts import alerts_processor
 from leasehold.homes.places import Places
 from leasehold.homes.sensors import Sensors
-from leasehold.homes.web import FleetInstance, Secrets, open_web
+from leasehold.homes.web import FleetInstance, FleetNews, Secrets, open_web
 from leasehold.homes.web.sessions import Sessions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -130,6 +130,9 @@ class ProcessFleet:
             FleetInstance(name, "running" if process.poll() is None else "ended")
             for name, process in self._running.items()
         ]
+
+    def news(self) -> Sequence[FleetNews]:
+        return []
 
     def add(self) -> str:
         name = f"pipeline-{len(self._running) + 1}"

@@ -17,7 +17,7 @@ import leasehold as lh
 from leasehold.errors import BadInput
 from leasehold.homes.reads import Reads
 from leasehold.homes.table import ActivityTable
-from leasehold.homes.web import FleetInstance, Secrets, WebServer, make_app
+from leasehold.homes.web import FleetInstance, FleetNews, Secrets, WebServer, make_app
 from leasehold.homes.web.operations import Operations, Watched
 from leasehold.homes.web.operations_routes import CoDetectors
 from leasehold.homes.web.sessions import Sessions
@@ -35,6 +35,9 @@ class PretendedFleet:
 
     def instances(self) -> list[FleetInstance]:
         return [FleetInstance(name, state) for name, state in self.known.items()]
+
+    def news(self) -> list[FleetNews]:
+        return [FleetNews(1_700_000_000.5, "pipeline-1 starts")]
 
     def add(self) -> str:
         if len(self.known) >= 3:

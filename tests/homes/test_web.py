@@ -119,6 +119,13 @@ def test_operators_see_what_was_not_believed(site: Site) -> None:
     assert 'leasehold_web_rejected_readings{reason="wrong time"} 1' in text
 
 
+def test_operators_see_what_happened_to_processes(site: Site) -> None:
+    with site.client(site.operator_token()) as client:
+        fleet = client.get("/api/operations").json()["fleet"]
+    assert fleet["instances"] == [{"name": "pipeline-1", "state": "running"}]
+    assert fleet["news"] == [{"at_ms": 1_700_000_000_500, "text": "pipeline-1 starts"}]
+
+
 class HandClock:
     now = 1000.0
 

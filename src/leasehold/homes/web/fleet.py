@@ -12,10 +12,20 @@ class FleetInstance(NamedTuple):
     """Such as ``running``, ``starting``, ``stopping``, ``ended``."""
 
 
+class FleetNews(NamedTuple):
+    """Something that happened to a process, in words."""
+
+    at: float
+    text: str
+
+
 class Fleet(Protocol):
     """Every verb may take a while and is called in a thread. ``BadInput`` is shown to the user."""
 
     def instances(self) -> Sequence[FleetInstance]: ...
+
+    def news(self) -> Sequence[FleetNews]:
+        """The last few, the newest first."""
 
     def add(self) -> str:
         """Start one more; its name."""

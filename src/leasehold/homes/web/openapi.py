@@ -122,7 +122,11 @@ OPERATIONS = _object(
         ),
         "dead_letters": _map(WHOLE),
         "fleet": _object(
-            {"available": FLAG, "instances": _list(_object({"name": TEXT, "state": TEXT}))}
+            {
+                "available": FLAG,
+                "instances": _list(_object({"name": TEXT, "state": TEXT})),
+                "news": _list(_object({"at_ms": WHOLE, "text": TEXT})),
+            }
         ),
         "co_detectors": _object({"available": FLAG, "added": FLAG}),
         "table": _object(

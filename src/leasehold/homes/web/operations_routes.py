@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from leasehold.homes.reads import Reads
 from leasehold.homes.web.answers import page
-from leasehold.homes.web.fleet import Fleet
+from leasehold.homes.web.fleet import Fleet, FleetInstance, FleetNews
 from leasehold.homes.web.live import Live
 from leasehold.homes.web.operations import Operations
 from leasehold.homes.web.sessions import Session
@@ -86,12 +86,13 @@ class OperationsRoutes:
 
     async def _about(self) -> dict[str, Any]:
         fleet = self._fleet
-        instances = [] if fleet is None else await asyncio.to_thread(fleet.instances)
+        instances, news = ([], []) if fleet is None else await asyncio.to_thread(_asked, fleet)
         window = self._reads.window
         return self._operations.as_dict() | {
             "fleet": {
                 "available": fleet is not None,
                 "instances": [{"name": each.name, "state": each.state} for each in instances],
+                "news": [{"at_ms": int(each.at * 1000), "text": each.text} for each in news],
             },
             "co_detectors": {
                 "available": self._co is not None,
@@ -119,6 +120,10 @@ class OperationsRoutes:
         await asyncio.to_thread(end, name)
         log.info("an operator ended instance %s (%s)", name, end.__name__)
         return JSONResponse({"name": name}, 202)
+
+
+def _asked(fleet: Fleet) -> tuple[Sequence[FleetInstance], Sequence[FleetNews]]:
+    return fleet.instances(), fleet.news()
 
 
 async def _field(request: Request, name: str) -> str:

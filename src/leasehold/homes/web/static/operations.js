@@ -85,6 +85,16 @@ function moveItem(move) {
   );
 }
 
+function newsItem(each) {
+  return make("li", { "data-how": "news" }, make("time", {}, atExactly(each.at_ms)), make("span", { class: "badge" }, "process"), make("span", { class: "route" }, each.text));
+}
+
+function happened() {
+  const all = [...news.moves.map((each) => [each.at_ms, moveItem(each)]), ...news.fleet.news.map((each) => [each.at_ms, newsItem(each)])];
+  const items = all.sort(([one], [other]) => other - one).map(([, item]) => item);
+  return items.length ? items : [make("li", { class: "empty" }, "Nothing since this server was started.")];
+}
+
 function partitionRow(each) {
   const state = each.stuck ? "stuck" : !each.owner ? "waiting" : !each.live ? "owner gone" : each.attempts ? `failed ${each.attempts} times` : each.lag_events ? "behind" : "caught up";
   const level = each.stuck || (each.owner && !each.live) ? "bad" : each.attempts || !each.owner ? "warn" : "";
@@ -137,7 +147,7 @@ function draw() {
   fill(byId("figures"), figures());
   fill(byId("actions"), actions());
   fill(byId("instances"), instances());
-  fill(byId("moves"), news.moves.length ? news.moves.map(moveItem) : [make("li", { class: "empty" }, "No move since this server was started.")]);
+  fill(byId("moves"), happened());
   fill(byId("group-switch"), groupButtons());
   fill(byId("partitions"), partitions());
   fill(byId("aside"), aside());
