@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from leasehold.feeds.hub_keys import partitions_of
 from leasehold.homes.activity import Consolidate
-from leasehold.homes.days import KINDS, MINUTE_MS, Town
+from leasehold.homes.days import KINDS, Town
 from leasehold.homes.readings import home_id
 from leasehold.spark.delta_files import RANGE_COLUMNS
 
@@ -71,6 +71,4 @@ def _minute(town: Town, minute: int, ids: pl.Series, of: pl.Series) -> pl.DataFr
             "enqueued_at": ts_ms.cast(pl.Datetime("ms", "UTC")),
         }
     )
-    rows = Consolidate(homes=town.homes)(readings)
-    assert minute * MINUTE_MS <= ts_ms.min()  # type: ignore[operator]
-    return rows
+    return Consolidate(homes=town.homes)(readings)
