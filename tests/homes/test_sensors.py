@@ -185,6 +185,22 @@ def test_a_stopped_backfill_goes_on_where_it_was(hub, monkeypatch):
     assert len({(r["sensor_id"], r["ts"]) for r in readings(hub)}) == 10 * 4 * 60
 
 
+def test_a_history_cut_short_is_finished_before_real_time_leaves_any_of_it_out(hub, monkeypatch):
+    monkeypatch.setattr(module, "BATCH_READINGS", 100)
+    stop = threading.Event()
+    with Sensors(hub, homes=10, rates=QUIET, wall=Wall(), on_sent=lambda _: stop.set()) as sensors:
+        assert sensors.backfill(2, until=NOW, stop=stop) < 10 * 4 * 60
+    wall = Wall(NOW + 60)
+    for minutes in (3, 2):
+        with Sensors(hub, homes=10, rates=QUIET, wall=wall) as sensors:
+            sensors.finish_backfill()
+            assert sensors.finish_backfill() == 0
+            sensors.run(wall.stop(), minutes=minutes)
+    found = Counter((reading["sensor_id"], reading["ts"]) for reading in readings(hub))
+    assert set(found.values()) == {1}
+    assert len(found) == 10 * 4 * (120 + 1 + 3 + 2)
+
+
 def test_detectors_of_carbon_monoxide_are_added_while_it_runs_and_stay(hub, monkeypatch):
     monkeypatch.setattr(module, "BATCH_READINGS", 40)
 

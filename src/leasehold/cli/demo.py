@@ -57,6 +57,8 @@ def demo(
     ),
     port: Annotated[int, Option(help="Of the page; 0 takes any that is free.")] = 8080,
     malformed: Annotated[float, Option(help="The share of malformed readings.")] = 0.0,
+    unknown: Annotated[float, Option(help="The share of readings of unknown homes.")] = 0.0,
+    wrong_time: Annotated[float, Option(help="The share of readings years off.")] = 0.0,
 ) -> None:
     """Run the home-security company: homes, hub, Spark pipeline, alerts, web page.
 
@@ -64,11 +66,13 @@ def demo(
     the next start goes on where it was.
     """
     from leasehold.homes.crew import Crew  # noqa: PLC0415  # Spark and the web take time to load
+    from leasehold.homes.flaws import Flaws  # noqa: PLC0415
     from leasehold.homes.parts import Said, prepare  # noqa: PLC0415
     from leasehold.homes.receiver import Receiver  # noqa: PLC0415
     from leasehold.homes.sensors import parse_speed  # noqa: PLC0415
 
     parse_speed(speed)
+    Flaws(malformed=malformed, unknown=unknown, wrong_time=wrong_time)  # refuses what cannot be
     places, news = Places(folder), deque[str](maxlen=NEWS)
 
     def told(text: str) -> None:
@@ -88,6 +92,8 @@ def demo(
             history_hours=history_hours,
             webhook=receiver.url,
             malformed=malformed,
+            unknown=unknown,
+            wrong_time=wrong_time,
         )
         stop = stack.enter_context(stopping())
         crew = Crew(said, told=told)
@@ -201,23 +207,33 @@ class _Scene(NamedTuple):
     head: list[str]
 
     def drawn(self) -> Lines:
-        return Lines(*self.head, "", _status(self), "", *map(Text, self.news))
+        try:
+            status: Table | Text = _status(self)
+        except LeaseholdError as error:  # it passes, and must not end what is being watched
+            status = Text(str(error))
+        return Lines(*self.head, "", status, "", *map(Text, self.news))
 
 
 def _show(scene: _Scene, stop: threading.Event, minutes: float | None) -> None:
     end = None if minutes is None else time.monotonic() + 60 * minutes
     if not console.is_terminal:
-        look = scene.look
         for line in scene.head:
             console.print(line, highlight=False)
         while not stop.wait(10.0) and (end is None or time.monotonic() < end):
-            lag = look.estimate(ACTIVITY)
-            behind = "not begun" if lag is None else f"{lag.lag_events:,} behind"
-            echo(f"{look.sent():,} readings, {look.rate():,.0f}/s; pipeline: {behind}")
+            echo(_line(scene.look))
         return
     with Live(console=console, refresh_per_second=2, transient=True) as live:
         while not stop.wait(1.0) and (end is None or time.monotonic() < end):
             live.update(scene.drawn())
+
+
+def _line(look: _Look) -> str:
+    lag = look.estimate(ACTIVITY)
+    behind = "not begun" if lag is None else f"{lag.lag_events:,} behind"
+    try:
+        return f"{look.sent():,} readings, {look.rate():,.0f}/s; pipeline: {behind}"
+    except LeaseholdError as error:
+        return str(error)
 
 
 def _status(scene: _Scene) -> Table:
@@ -244,11 +260,19 @@ def _status(scene: _Scene) -> Table:
 def _settle(look: _Look, stop: threading.Event) -> dict[str, int]:
     """Wait until all is done, then account for every event."""
     deadline = time.monotonic() + SETTLE_S
-    while time.monotonic() < deadline and not stop.is_set():
+    while True:
+        over = stop.is_set() or time.monotonic() >= deadline
         lags = [look.estimate(group) for group in (ACTIVITY, ALERTS)]
-        if all(lag is not None and lag.lag_events == 0 for lag in lags):
-            break
+        if over or all(lag is not None and lag.lag_events == 0 for lag in lags):
+            try:
+                return _account(look)
+            except LeaseholdError:
+                if over:
+                    raise
         time.sleep(0.5)
+
+
+def _account(look: _Look) -> dict[str, int]:
     sent, aggregated, dead = look.sent(), look.aggregated(), look.dead(ACTIVITY)
     return {
         "sent": sent,

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leasehold.errors import BadInput
 from leasehold.homes.parts import Said
-from leasehold.homes.web.fleet import FleetInstance
+from leasehold.homes.web.fleet import FleetInstance, FleetNews
 
+log = logging.getLogger("leasehold")
 INSTANCES_MAX = 8
+NEWS_KEPT = 50
 STOP_S = 90.0
 LOOK_S = 0.5
+AGAIN_S, AGAIN_MAX_S = 0.5, 30.0
+LIVED_S = 20.0
+"""A part that lived so long is started again at once; others wait twice as long each time."""
+FULL_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -26,32 +35,51 @@ class _Part:
     said: Said
     popen: subprocess.Popen[bytes]
     log: Path
+    log_begin: int
+    """Where in the log this life of it begins."""
+    started_at: float
+    pause_s: float = AGAIN_S
+    """How long to wait before it is started again."""
     asked: str = ""
     """What it was asked to do: ``stopping``, or ``killed``."""
-    started_at: float = 0.0
+    again_at: float | None = None
+    """Ended by itself: when it is to be started again."""
+
+    @property
+    def ended(self) -> bool:
+        return self.popen.poll() is not None
+
+    @property
+    def over(self) -> bool:
+        """Ended, and meant to be."""
+        return self.ended and bool(self.asked)
 
     @property
     def state(self) -> str:
-        if self.popen.poll() is not None:
+        if self.over:
             return "killed" if self.asked == "killed" else "ended"
+        if self.ended:
+            return "starting again"
         if self.asked:
             return "stopping"
-        opened = b"joins " in _head(self.log)
-        return "running" if opened else "starting"
+        return "running" if b"joins " in _head(self.log, self.log_begin) else "starting"
 
 
 class Crew:
-    """A ``Fleet`` of pipeline instances, and the other parts beside it."""
+    """A ``Fleet`` of pipeline instances, and the other parts beside it. Whatever ends without being
+    asked to is started again, under its name, so that it takes its leases back at once."""
 
     def __init__(self, said: Said, *, told: Callable[[str], None] = lambda text: None) -> None:
         """``said``: what all parts have in common. ``told`` hears what happens."""
-        self._said, self._told = said, told
+        self._said, self._tell = said, told
+        self._news: deque[FleetNews] = deque(maxlen=NEWS_KEPT)
         self._logs = said.places.folder / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
         self._lock = threading.RLock()
         self._pipeline: dict[str, _Part] = {}
         self._others: dict[str, _Part] = {}
         self._count = 0
+        self._full = False
         self._over = threading.Event()
         self._watch = threading.Thread(target=self._look_after, daemon=True)
         self._watch.start()
@@ -60,10 +88,12 @@ class Crew:
         with self._lock:
             return [FleetInstance(name, part.state) for name, part in self._pipeline.items()]
 
+    def news(self) -> Sequence[FleetNews]:
+        return list(self._news)
+
     def add(self) -> str:
         with self._lock:
-            alive = [part for part in self._pipeline.values() if part.popen.poll() is None]
-            if len(alive) >= INSTANCES_MAX:
+            if sum(not part.over for part in self._pipeline.values()) >= INSTANCES_MAX:
                 raise BadInput(f"{INSTANCES_MAX} instances are as many as this machine is given")
             self._count += 1
             # The process is in the name, so that one of an earlier run is not taken for it.
@@ -73,16 +103,12 @@ class Crew:
         return name
 
     def stop(self, name: str) -> None:
-        part = self._known(name)
-        part.asked = part.asked or "stopping"
-        part.popen.terminate()
+        self._ask(name, "stopping", signal.SIGTERM)
         self._told(f"{name} is asked to stop")
 
     def kill(self, name: str) -> None:
         """With its Java and its Python workers."""
-        part = self._known(name)
-        part.asked = "killed"
-        _signal(part.popen, signal.SIGKILL)
+        self._ask(name, "killed", signal.SIGKILL)
         self._told(f"{name} is killed")
 
     def start_part(self, part: str) -> None:
@@ -110,10 +136,15 @@ class Crew:
             part.popen.terminate()
         _ended(parts)
 
+    def _told(self, text: str) -> None:
+        self._news.appendleft(FleetNews(time.time(), text))
+        self._tell(text)
+
     def _start(self, part: str, name: str) -> _Part:
         said = replace(self._said, part=part, instance=name)
-        log = self._logs / f"{part if part != 'pipeline' else name}.log"
-        with log.open("ab" if part != "pipeline" else "wb") as file:
+        path = self._logs / f"{part if part != 'pipeline' else name}.log"
+        with path.open("ab") as file:
+            begin = file.tell()
             popen = subprocess.Popen(
                 [sys.executable, "-m", "leasehold.homes.parts", said.text()],
                 stdin=subprocess.DEVNULL,
@@ -121,32 +152,80 @@ class Crew:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for this process; and one signal gets them all
             )
-        return _Part(said, popen, log, started_at=time.monotonic())
+        return _Part(said, popen, path, begin, started_at=time.monotonic())
 
-    def _known(self, name: str) -> _Part:
+    def _ask(self, name: str, what: str, number: signal.Signals) -> None:
         with self._lock:
             part = self._pipeline.get(name)
-        if part is None or part.popen.poll() is not None:
-            raise BadInput(f"there is no instance {name!r} running")
-        return part
+            if part is None or part.over:
+                raise BadInput(f"there is no instance {name!r} running")
+            if what == "killed" or not part.asked:
+                part.asked = what
+            if number != signal.SIGKILL:
+                part.popen.send_signal(number)
+            elif not part.ended:
+                _signal(part.popen, number)
 
     def _look_after(self) -> None:
-        """Parts there is one of come back if they die; pipeline instances are replaceable."""
         while not self._over.wait(LOOK_S):
-            with self._lock:
-                for name, part in list(self._others.items()):
-                    if part.popen.poll() is not None and not self._over.is_set():
-                        self._told(f"{name} ended with {part.popen.returncode}: see {part.log}")
-                        self._over.wait(min(5.0, 1.0 + time.monotonic() - part.started_at))
-                        self._others[name] = self._start(name, f"{name}-{os.getpid()}")
+            try:
+                self._look_at_disk()
+                with self._lock:
+                    for parts in (self._others, self._pipeline):
+                        for name, part in parts.items():
+                            parts[name] = self._looked_after(name, part)
+            except Exception:  # a watch that ends unseen would look after nothing any more
+                log.exception("looking after the processes failed; it goes on")
+
+    def _looked_after(self, name: str, part: _Part) -> _Part:
+        """The part, or its next life."""
+        if not part.ended or part.asked or self._over.is_set():
+            return part
+        now = time.monotonic()
+        if part.again_at is None:
+            if now - part.started_at >= LIVED_S:
+                part.pause_s = AGAIN_S
+            part.again_at = now + part.pause_s
+            how = _words(part.popen.returncode)
+            self._told(f"{name} ended by itself ({how}) and is started again; see {part.log}")
+        if now < part.again_at:
+            return part
+        pause_s = min(2 * part.pause_s, AGAIN_MAX_S)
+        try:
+            started = self._start(part.said.part, part.said.instance)
+        except OSError as error:  # no room for its log, or no memory
+            self._told(f"{name} cannot be started now: {error}")
+            part.again_at, part.pause_s = now + pause_s, pause_s
+            return part
+        started.pause_s = pause_s
+        return started
+
+    def _look_at_disk(self) -> None:
+        """Every part says so in its log, but that is on the same disk."""
+        folder = self._said.places.folder
+        full = shutil.disk_usage(folder).free < FULL_BYTES * (2 if self._full else 1)
+        if full != self._full:
+            self._full = full
+            if full:
+                self._told(f"the disk of {folder} is full: everything waits; make room")
+            else:
+                self._told(f"the disk of {folder} has room again: everything goes on")
 
 
-def _head(log: Path) -> bytes:
+def _head(log: Path, begin: int) -> bytes:
     try:
         with log.open("rb") as file:
+            file.seek(begin)
             return file.read(1 << 16)
     except OSError:
         return b""
+
+
+def _words(code: int) -> str:
+    try:
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    except ValueError:
+        return f"signal {-code}"
 
 
 def _ended(parts: Sequence[_Part]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from leasehold.feeds.container import Container
 from leasehold.feeds.hub import Hub
+from leasehold.homes.patient_log import PatientLog
 from leasehold.homes.places import Places
 from leasehold.stores import open_dead_letters, open_store
 
@@ -42,6 +43,8 @@ class Said:
     seed: int = 1
     webhook: str = ""
     malformed: float = 0.0
+    unknown: float = 0.0
+    wrong_time: float = 0.0
 
     @property
     def places(self) -> Places:
@@ -138,11 +141,12 @@ def sensors(said: Said) -> None:
             homes=said.homes,
             seed=said.seed,
             speed=parse_speed(said.speed),
-            flaws=Flaws(malformed=said.malformed),
+            flaws=Flaws(malformed=said.malformed, unknown=said.unknown, wrong_time=said.wrong_time),
         ) as homes,
     ):
         if homes.next_ms is None and said.history_hours:
             homes.backfill(said.history_hours, time.time(), stop=stop)
+        homes.finish_backfill(stop)
         if not stop.is_set():
             homes.run(stop)
 
@@ -167,11 +171,19 @@ def _end_with_parent() -> None:
 
 def main(text: str) -> None:
     said = Said(**json.loads(text))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        handlers=[PatientLog(sys.stderr.fileno())],
+    )
     logging.getLogger("py4j").setLevel(logging.WARNING)
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started this
-    PARTS[said.part](said)
+    try:
+        PARTS[said.part](said)
+    except Exception:
+        log.exception("%s ends", said.instance)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

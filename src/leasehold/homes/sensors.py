@@ -51,6 +51,8 @@ class State:
     """All readings before this time of the sensors' clock are sent."""
     sent: int = 0
     co_since_ms: int | None = None
+    history_until_ms: int | None = None
+    """A history up to here was begun, and its end not reached yet."""
 
 
 class Sensors:
@@ -112,11 +114,21 @@ class Sensors:
         if not 0 < hours < inf:
             raise BadInput(f"hours of history: {hours}; give more than 0")
         until_ms = int((self._wall() if until is None else until) * 1000)
-        before, begin_ms = self.sent, until_ms - int(hours * HOUR_MS)
+        begin_ms = until_ms - int(hours * HOUR_MS)
         self._move(max(begin_ms, self.next_ms or begin_ms))
-        stop = stop or threading.Event()
-        while not stop.is_set() and self._next < until_ms:
+        self._state = replace(self._state, history_until_ms=until_ms)
+        return self.finish_backfill(stop)
+
+    def finish_backfill(self, stop: threading.Event | None = None) -> int:
+        """Send what is missing of a history that was cut short, if one was: ``run`` would leave
+        out what is older than ``catch_up_minutes``. How many readings there were."""
+        stop, before, until_ms = stop or threading.Event(), self.sent, self._state.history_until_ms
+        while until_ms is not None and self._next < until_ms:
+            if stop.is_set():
+                return self.sent - before
             self._send(until_ms, stop)
+        if until_ms is not None:
+            self._keep(replace(self._state, history_until_ms=None))
         return self.sent - before
 
     def run(self, stop: threading.Event | None = None, *, minutes: float | None = None) -> int:
@@ -309,7 +321,7 @@ def _co_wanted(hub: Path, identity: str) -> bool:
 def _load(path: Path, identity: str) -> State:
     try:
         state = State(**json.loads(path.read_bytes()))
-        numbers = (state.next_ms, state.sent, state.co_since_ms)
+        numbers = (state.next_ms, state.sent, state.co_since_ms, state.history_until_ms)
         if not all(number is None or isinstance(number, int) for number in numbers):
             raise ValueError(f"{numbers} are not all numbers")
     except FileNotFoundError:

@@ -45,6 +45,8 @@ def compact(
         table = DeltaTable(url, storage_options=dict(storage_options or {}))
     except TableNotFoundError as error:
         raise BadInput(f"there is no Delta table at {url}") from error
+    except (DeltaError, OSError) as error:
+        raise SinkUnavailable(f"{url} cannot be read now: {error}") from error
     try:
         before = len(table.file_uris())
         _merged(table, target_bytes, sort_by)
@@ -59,7 +61,7 @@ def compact(
         return Compacted(
             files_before=before, files_after=len(table.file_uris()), vacuumed=len(removed)
         )
-    except DeltaError as error:
+    except (DeltaError, OSError) as error:
         raise SinkUnavailable(f"{url} cannot be compacted now: {error}") from error
 
 
