@@ -32,7 +32,9 @@ from leasehold.stores import open_dead_letters, open_store
 COMPACT_S = 120.0
 SETTLE_S = 300.0
 HISTORY_HOURS = 2.0
-HOMES = 10_000
+HOME_HOURS = 20_000
+"""Hours of history times homes: about half a minute's work, for the first page waits for it."""
+HOMES = 100_000
 NEWS = 6
 
 
@@ -47,8 +49,12 @@ def demo(
         float | None, Option(help="Stop by itself after so many minutes; else at Ctrl-C.")
     ] = None,
     history_hours: Annotated[
-        float, Option(help="Hours of history to begin with, the first time.", min=0)
-    ] = HISTORY_HOURS,
+        float | None,
+        Option(
+            help="Hours of history to begin with, the first time; else 2, or less for many homes.",
+            min=0,
+        ),
+    ] = None,
     headless: Annotated[
         bool, Option("--headless", help="No page; a summary, and exit code 1 if anything is lost.")
     ] = False,
@@ -89,7 +95,9 @@ def demo(
             folder=str(folder),
             homes=homes,
             speed=speed,
-            history_hours=history_hours,
+            history_hours=(
+                min(HISTORY_HOURS, HOME_HOURS / homes) if history_hours is None else history_hours
+            ),
             webhook=receiver.url,
             malformed=malformed,
             unknown=unknown,

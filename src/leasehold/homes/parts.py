@@ -27,6 +27,7 @@ from leasehold.stores import open_dead_letters, open_store
 LEASES: dict[str, Any] = {"lease_ttl_s": 6.0, "balance_interval_s": 2.0}
 """Quick enough to watch, slow enough for a machine that is busy."""
 PARTITIONS = 16
+RETENTION_S = 6 * 3600.0
 log = logging.getLogger("leasehold")
 
 
@@ -59,7 +60,11 @@ def prepare(places: Places) -> None:
     places.folder.mkdir(parents=True, exist_ok=True)
     if not places.hub.exists():
         Hub.create(
-            places.hub, name="sensors", namespace="homes.local", partitions=PARTITIONS
+            places.hub,
+            name="sensors",
+            namespace="homes.local",
+            partitions=PARTITIONS,
+            retention_s=RETENTION_S,
         ).close()
     if not places.alerts.exists():
         Container.create(
