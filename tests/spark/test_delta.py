@@ -85,6 +85,22 @@ def test_the_same_batch_again_is_refused_and_says_where_to_go_on(
     assert found.value.begin_at == {first.partition: first.end}
 
 
+def test_storage_that_takes_no_file_is_told_in_one_line_and_nothing_is_committed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub, table = make_hub(tmp_path, 200), tmp_path / "table"
+    sink = DeltaSink(table, partition_by=("home_id",))
+    table.mkdir()
+    (table / "home_id=H3").write_text("no room for a folder")
+    with pytest.raises(SinkUnavailable, match="does not take files: home_id=H3/part-") as found:
+        write(sink, spark, hub, *whole(hub))
+    assert "\n" not in str(found.value)
+    assert total(tmp_path) == 0
+    (table / "home_id=H3").unlink()
+    write(sink, spark, hub, *whole(hub))
+    assert counted(tmp_path) == sent(hub)
+
+
 def test_a_zombie_that_looked_before_the_new_owner_s_commit_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -296,6 +296,7 @@ def test_trouble_that_an_executor_meets_blames_no_event(
         retry=lh.Retry(attempts=1, then="dead-letter", backoff_s=0.01),
     ).run(until_drained=True)
     assert all(isinstance(error, SinkUnavailable) for error in told)
+    assert all(str(error).endswith("the dead-letter store does not answer") for error in told)
     assert counted(tmp_path) == sent(hub)
     assert letters_of(tmp_path) == []
 

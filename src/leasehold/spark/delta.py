@@ -239,16 +239,18 @@ class DeltaSink:
         try:
             return list(write(df))
         except Exception as error:
-            if _of_storage(str(error)):
-                raise self._unavailable("does not take files", error) from error
+            if (trouble := _of_storage(str(error))) is not None:
+                raise self._unavailable("does not take files", trouble) from error
             raise
 
-    def _unavailable(self, what: str, error: BaseException) -> SinkUnavailable:
+    def _unavailable(self, what: str, error: BaseException | str) -> SinkUnavailable:
         return SinkUnavailable(f"the table {self.url} {what}: {error}")
 
 
-def _of_storage(text: str) -> bool:
-    return "leasehold.spark.delta_files.StorageTrouble" in text
+def _of_storage(text: str) -> str | None:
+    """What the storage said, in one line of a failed job's many; None: it was not the storage."""
+    _, found, rest = text.partition("leasehold.spark.delta_files.StorageTrouble: ")
+    return rest.partition("\n")[0] if found else None
 
 
 def _types(schema: Schema) -> dict[str, str]:

@@ -179,8 +179,9 @@ class SparkProcessor(Processor):
             raise
         except Exception as error:
             self._require_spark(error)
-            if any(trouble in str(error) for trouble in TROUBLES):
-                raise SinkUnavailable(f"an executor met trouble: {error}") from error
+            for line in str(error).splitlines():
+                if any(trouble in line for trouble in TROUBLES):
+                    raise SinkUnavailable(f"an executor met trouble: {line}") from error
             raise
         self._progress(batch, time.perf_counter() - began)
 
