@@ -38,7 +38,7 @@ class _Part:
     log_begin: int
     """Where in the log this life of it begins."""
     started_at: float
-    pause_s: float = AGAIN_S
+    pause_s: float
     """How long to wait before it is started again."""
     asked: str = ""
     """What it was asked to do: ``stopping``, or ``killed``."""
@@ -56,10 +56,8 @@ class _Part:
 
     @property
     def state(self) -> str:
-        if self.over:
-            return "killed" if self.asked == "killed" else "ended"
         if self.ended:
-            return "starting again"
+            return "ended" if self.asked else "starting again"
         if self.asked:
             return "stopping"
         return "running" if b"joins " in _head(self.log, self.log_begin) else "starting"
@@ -152,7 +150,7 @@ class Crew:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for this process; and one signal gets them all
             )
-        return _Part(said, popen, path, begin, started_at=time.monotonic())
+        return _Part(said, popen, path, begin, time.monotonic(), AGAIN_S)
 
     def _ask(self, name: str, what: str, number: signal.Signals) -> None:
         with self._lock:
