@@ -1,14 +1,17 @@
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leasehold.core.event import EventData
 from leasehold.core.model import Checkpoint
-from leasehold.errors import BadInput, PositionGone
-from leasehold.feeds import hub_writer
+from leasehold.errors import BadInput, FeedUnavailable, PositionGone
+from leasehold.feeds import hub_writer, sqlite_file
 from leasehold.feeds.hub import Hub
-from leasehold.feeds.hub_file import TRIM_ROWS, Removed
+from leasehold.feeds.hub_file import TRIM_ROWS, HubFile, Removed
 
 
 class Wall:
@@ -117,6 +120,80 @@ def test_producers_keep_the_retention_as_they_send(
     monkeypatch.setattr(hub_writer, "TRIM_INTERVAL_S", 0)
     aging.send([EventData(b"x")], partition_id=0)
     assert firsts(aging) == [30, 30]
+
+
+def test_a_send_is_not_refused_because_old_events_cannot_be_removed(
+    tmp_path: Path, wall: Wall, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(hub_writer, "TRIM_INTERVAL_S", 0)
+    append = HubFile.append
+    with (
+        Hub.create(
+            tmp_path / "h.db", name="h", namespace="n", partitions=1, retention_s=50, wall=wall
+        ) as hub,
+        closing(sqlite3.connect(hub.path, isolation_level=None)) as other,
+    ):
+
+        def append_and_keep_busy(self: HubFile, *args: Any) -> Any:
+            stored = append(self, *args)
+            other.execute("BEGIN IMMEDIATE")
+            return stored
+
+        for _ in range(3):
+            with monkeypatch.context() as patch:
+                patch.setattr(HubFile, "append", append_and_keep_busy)
+                assert hub.send_columns(["a", "b"], [b"1", b"2"])[0].events == 2
+            other.execute("ROLLBACK")
+            wall.now += 100
+        assert hub.properties().events == 6
+        (said,) = caplog.messages
+        assert "old events are not removed: the hub" in said
+        assert "kept busy by another process" in said
+        hub.send([EventData(b"x")])
+        assert hub.properties().events == 1
+
+
+@pytest.mark.parametrize(
+    "error", [FeedUnavailable("full"), BadInput("damaged"), sqlite3.Error("odd"), OSError("gone")]
+)
+def test_each_trouble_with_old_events_is_said_once(
+    aging: Hub,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    aging.set_retention(retention_s=250)
+    monkeypatch.setattr(hub_writer, "TRIM_INTERVAL_S", 0)
+
+    def remove_before(*_: object, **__: object) -> None:
+        raise error
+
+    for round_ in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(HubFile, "remove_before", remove_before)
+            for _ in range(3):
+                aging.send([EventData(b"x")], partition_id=0)
+        assert len(caplog.messages) == round_
+        aging.send([EventData(b"x")], partition_id=0)
+    assert aging.partition_properties(0).next_sequence == 50 + 8
+    assert firsts(aging) == [30, 30]
+
+
+def test_whoever_trims_is_told_what_went_wrong(aging: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def remove_before(*_: object, **__: object) -> None:
+        raise FeedUnavailable("full")
+
+    monkeypatch.setattr(HubFile, "remove_before", remove_before)
+    with pytest.raises(FeedUnavailable, match="full"):
+        aging.trim(max_age_s=1)
+
+
+def test_events_may_be_kept_for_ever(aging: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    aging.set_retention(retention_s=float("inf"))
+    monkeypatch.setattr(hub_writer, "TRIM_INTERVAL_S", 0)
+    aging.send([EventData(b"x")], partition_id=0)
+    assert firsts(aging) == [0, 0]
 
 
 def test_one_partition_can_be_trimmed_up_to_a_sequence(aging: Hub) -> None:

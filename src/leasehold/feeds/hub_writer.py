@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Any
 
 import pyarrow as pa
 
 from leasehold.core.event import EventData
-from leasehold.errors import BadInput, FeedUnavailable
+from leasehold.errors import BadInput, FeedUnavailable, LeaseholdError
 from leasehold.feeds.hub_batches import Frame, columns_of, encode, event_bytes
 from leasehold.feeds.hub_file import Appended, HubFile, Removed
 from leasehold.feeds.hub_intake import (
@@ -25,6 +28,7 @@ from leasehold.feeds.hub_intake import (
 )
 from leasehold.feeds.hub_keys import partition_of, partitions_of
 
+log = logging.getLogger("leasehold")
 TRIM_INTERVAL_S = 10.0
 
 
@@ -36,6 +40,7 @@ class HubWriter:
         self.partitions = file.count_partitions()
         self._turn = itertools.count(os.getpid())
         self._trimmed_at = time.monotonic()
+        self._trim_trouble = ""
 
     def send(
         self, events: Sequence[EventData], key: str | None, partition: int | None
@@ -113,7 +118,7 @@ class HubWriter:
 
     def trim(self, max_age_s: float | None, max_bytes: int | None) -> Removed:
         events = stored_bytes = 0
-        if max_age_s is not None:
+        if max_age_s is not None and max_age_s != inf:
             oldest_us = self._now_us() - int(max_age_s * 1e6)
             for partition in range(self._file.count_partitions()):
                 removed = self._file.remove_before(partition, time_us=oldest_us)
@@ -124,12 +129,23 @@ class HubWriter:
         return Removed(events, stored_bytes)
 
     def _keep_retention(self) -> None:
-        """Producers keep the hub within its retention, every so often."""
+        """Producers keep the hub within its retention, every so often.
+
+        Never raises: the events are stored by now, and a producer told otherwise would send them
+        again.
+        """
         if time.monotonic() - self._trimmed_at < TRIM_INTERVAL_S:
             return
         self._trimmed_at = time.monotonic()
-        settings = self._file.settings()
-        self.trim(settings.retention_s, settings.retention_bytes)
+        try:
+            settings = self._file.settings()
+            self.trim(settings.retention_s, settings.retention_bytes)
+        except (LeaseholdError, sqlite3.Error, OSError) as error:
+            if str(error) != self._trim_trouble:
+                log.warning("old events are not removed: %s: it is tried again", error)
+            self._trim_trouble = str(error)
+        else:
+            self._trim_trouble = ""
 
     def _now_us(self) -> int:
         return int(self._wall() * 1e6)
