@@ -7,17 +7,14 @@ import os
 import signal
 import socket
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
 from application import (
-    HOMES,
     PROGRAM,
     Running,
     account,
@@ -28,19 +25,16 @@ from application import (
     wait_for,
 )
 from browser import Browser
+from sent_readings import SentReadings
 
-import leasehold as lh
 from leasehold.homes.flaws import Flaws
-from leasehold.homes.parts import prepare
 from leasehold.homes.places import Places
-from leasehold.homes.sensors import Sensors
 from leasehold.homes.web import Secrets
 from leasehold.homes.web.sessions import Sessions
 
 pytestmark = pytest.mark.timeout(600)
 FLAWS = Flaws(malformed=0.01, unknown=0.01, wrong_time=0.01)
 OPTIONS = ("--speed", "240", "--malformed", "0.01", "--unknown", "0.01", "--wrong-time", "0.01")
-HOURS = 0.2
 KILLS = 3
 
 
@@ -48,8 +42,7 @@ KILLS = 3
 class Town:
     folder: Path
     demo: Running
-    began: float
-    """Where the history ended that all began with."""
+    sent: SentReadings
 
     @property
     def places(self) -> Places:
@@ -59,66 +52,15 @@ class Town:
     def url(self) -> str:
         return self.demo.until("http://127").strip()
 
-    def sent_before_ms(self) -> int:
-        """All readings before this time of the sensors' clock are in the hub."""
-        return int(json.loads((self.folder / "sensors.db.sensors.json").read_text())["next_ms"])
-
-    def wait_until_sent(self, ms: int) -> None:
-        wait_for(lambda: self.sent_before_ms() >= ms, "the sensors to send")
-
-    def require_every_reading(self, *, kills: int = 0) -> None:
-        """Each at least once, nothing else, and at most one batch per kill once more."""
-        since_ms, found = self.sent_before_ms(), list(self.events())
-        wait_for(lambda: self.at_rest or self.sent_before_ms() > since_ms, "the batch under way")
-        least, most = self.expected(since_ms), self.expected(self.sent_before_ms())
-        bodies = Counter(event.body for event in found)
-        assert bodies >= least
-        assert bodies.keys() <= most.keys()
-        (_, largest_batch), *_ = Counter(event.enqueued_at for event in found).most_common(1)
-        assert (bodies - most).total() <= kills * largest_batch
-
-    @property
-    def at_rest(self) -> bool:
-        return self.demo.process.poll() is not None
-
-    def events(self) -> Iterator[lh.Event]:
-        """All that is in the hub; its positions are without a gap."""
-        with lh.Hub.open(self.places.hub) as hub:
-            for extent in hub.kept():
-                position, count = hub.position_of(extent.partition, "earliest"), 0
-                while (batch := hub.read_batch(extent.partition, position, 10**6)).events:
-                    for event in batch.events:
-                        assert event.sequence == count
-                        yield event
-                        count += 1
-                    position = batch.next
-                assert count >= extent.end
-
-    def expected(self, until_ms: int) -> Counter[bytes]:
-        """What sensors that nobody killed have sent by then."""
-        with (
-            TemporaryDirectory() as folder,
-            lh.Hub.create(Path(folder) / "o.db", name="o", namespace="o", partitions=1) as hub,
-            Sensors(hub, homes=HOMES, flaws=FLAWS) as sensors,
-        ):
-            hours = HOURS + (until_ms / 1000 - self.began) / 3600
-            sensors.backfill(hours, (until_ms + 0.5) / 1000)
-            events = hub.read_batch("0", hub.position_of("0", "earliest"), 10**7).events
-            assert len(events) == sensors.sent
-            return Counter(event.body for event in events)
-
 
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     folder = tmp_path_factory.mktemp("town")
-    began = float(int(time.time()))
-    prepare(Places(folder))
-    with lh.Hub.open(Places(folder).hub) as hub, Sensors(hub, homes=HOMES, flaws=FLAWS) as sensors:
-        sensors.backfill(HOURS, began)
+    sent = SentReadings.begin(folder, FLAWS)
     with demo(folder, *OPTIONS) as running:
         running.until("an operator")
         wait_for(lambda: account(folder).done["0"], "the pipeline")
-        yield Town(folder, running, began)
+        yield Town(folder, running, sent)
 
 
 def kill_while_it_writes(hub: Path, pid: int) -> None:
@@ -142,12 +84,12 @@ def test_killed_sensors_come_back_and_every_reading_is_there(town: Town) -> None
         wait_for(lambda: set(parts(town.folder, "sensors")) - killed, "the sensors")
         (pid,) = set(parts(town.folder, "sensors")) - killed
         killed.add(pid)
-        town.wait_until_sent(town.sent_before_ms() + 1)
+        town.sent.wait_until(town.sent.before_ms() + 1)
         kill_while_it_writes(town.places.hub, pid)
-    town.wait_until_sent(town.sent_before_ms() + 60_000)
+    town.sent.wait_until(town.sent.before_ms() + 60_000)
     assert town.demo.said("sensors ended by itself (SIGKILL) and is started again") >= KILLS
 
-    town.require_every_reading(kills=KILLS)
+    town.sent.require_all(kills=KILLS)
     caught_up(town.folder)
 
 
@@ -223,7 +165,7 @@ def test_a_killed_demo_leaves_no_process_and_the_next_start_goes_on(town: Town) 
     town.demo.end(signal.SIGKILL)
     wait_for(lambda: not processes(town.folder), "all parts to end by themselves", 60)
     before = account(town.folder)
-    with demo(town.folder, *OPTIONS, "--headless", "--minutes", "0.1") as second:
+    with demo(town.folder, *OPTIONS, "--headless", "--minutes", "0.1", instances=1) as second:
         assert second.end() == 0, second.text
     summary = json.loads(second.lines[-1])
     assert summary["missing"] == 0
@@ -231,4 +173,4 @@ def test_a_killed_demo_leaves_no_process_and_the_next_start_goes_on(town: Town) 
     after = account(town.folder)
     assert after.missing == {}
     assert set(after.lags.values()) == {0}
-    town.require_every_reading(kills=KILLS + 1)
+    town.sent.require_all(kills=KILLS + 1, running=False)

@@ -6,17 +6,22 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from application import Account, demo, parts, wait_for
+from sent_readings import SentReadings
+
+from leasehold.homes.flaws import Flaws
 
 pytestmark = pytest.mark.timeout(600)
 SIZE = "64m"
@@ -56,9 +61,10 @@ class Disk:
 
 
 @contextmanager
-def small_disk(mount: Path) -> Iterator[Disk]:
+def small_disk(mount: Path, contents: Path) -> Iterator[Disk]:
+    mount.mkdir()
     private = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "-r", "--mount"]
-    script = f'mount -t tmpfs -o size={SIZE} tmpfs "$0" && mkdir "$0/demo" && echo ready && cat'
+    script = f'mount -t tmpfs -o size={SIZE} tmpfs "$0" && echo ready && cat'
     with subprocess.Popen(
         [*private, "sh", "-c", script, str(mount)],
         stdin=subprocess.PIPE,
@@ -67,15 +73,18 @@ def small_disk(mount: Path) -> Iterator[Disk]:
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n", "this machine cannot mount a small disk"
-        yield Disk(holder.pid, mount / "demo")
+        disk = Disk(holder.pid, mount / "demo")
+        shutil.copytree(contents, disk.seen)
+        yield disk
         assert holder.stdin is not None
         holder.stdin.close()
 
 
 def test_a_full_disk_is_said_waited_for_and_costs_nothing(tmp_path: Path) -> None:
+    sent = SentReadings.begin(tmp_path / "begun", Flaws())
     with (
-        small_disk(tmp_path) as disk,
-        demo(disk.folder, "--history-hours", "0.1", "--speed", "60", through=disk.through) as town,
+        small_disk(tmp_path / "mount", sent.folder) as disk,
+        demo(disk.folder, "--speed", "60", instances=1, through=disk.through) as town,
     ):
         url = town.until("http://127").strip()
         wait_for(lambda: all(disk.account().done.values()), "the pipeline")
@@ -104,6 +113,8 @@ def test_a_full_disk_is_said_waited_for_and_costs_nothing(tmp_path: Path) -> Non
         assert "readings not sent" in logs["sensors"]
         assert "disk is full" in logs["sensors"]
         assert not [line for log in logs.values() for line in log.splitlines() if torn(line)]
+        shutil.copytree(disk.seen, tmp_path / "ended")
+    replace(sent, folder=tmp_path / "ended").require_all(kills=1, running=False)
 
 
 def torn(line: str) -> bool:
