@@ -125,7 +125,7 @@ class Sessions:
 
 
 class Limiter:
-    """So many failures per key within some time; then no more tries until the first is that old."""
+    """So many per key within some time; then no more until the first is that old."""
 
     KEYS_MAX = 50_000
 
@@ -136,7 +136,7 @@ class Limiter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most, self._within_s, self._clock = most, within_s, clock
-        self._failures: dict[str, list[float]] = {}
+        self._times: dict[str, list[float]] = {}
         self._lock = threading.Lock()
 
     def wait_s(self, key: str) -> float:
@@ -147,17 +147,17 @@ class Limiter:
                 return 0.0
             return max(0.0, recent[-self._most] + self._within_s - self._clock())
 
-    def failed(self, key: str) -> None:
+    def add(self, key: str) -> None:
         with self._lock:
             recent = [*self._recent(key), self._clock()][-self._most :]
-            self._failures.pop(key, None)
-            self._failures[key] = recent  # behind all that failed before
-            while len(self._failures) > self.KEYS_MAX:
-                del self._failures[next(iter(self._failures))]
+            self._times.pop(key, None)
+            self._times[key] = recent  # behind all that came before
+            while len(self._times) > self.KEYS_MAX:
+                del self._times[next(iter(self._times))]
 
     def _recent(self, key: str) -> list[float]:
         since = self._clock() - self._within_s
-        return [at for at in self._failures.get(key, ()) if at > since]
+        return [at for at in self._times.get(key, ()) if at > since]
 
 
 def _same(given: str, wanted: str) -> bool:

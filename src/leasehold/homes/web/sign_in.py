@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
+from ipaddress import IPv6Address, IPv6Network
 from math import ceil
 from urllib.parse import parse_qs
 
@@ -21,8 +22,11 @@ from leasehold.processor.prometheus import Registry
 log = logging.getLogger("leasehold")
 COOKIE = "leasehold_session"
 TRIES, TRIES_WITHIN_S = 10, 300.0
+PASSWORD_TRIES = 300
+"""At the operators' password, from all addresses together."""
 START = {"resident": "/home", "operator": "/operations"}
 
+Limits = list[tuple[Limiter, str]]
 Handler = Callable[[Request, Session], Awaitable[Response]]
 
 
@@ -33,6 +37,7 @@ class SignIn:
         self._by_address = Limiter(TRIES * 3, TRIES_WITHIN_S)
         self._by_home = Limiter(TRIES, TRIES_WITHIN_S)
         self._by_operator = Limiter(TRIES, TRIES_WITHIN_S)
+        self._at_password = Limiter(PASSWORD_TRIES, TRIES_WITHIN_S)
         self._attempts = registry.counter(
             "leasehold_web_sign_ins_total", "Attempts to sign in.", ("role", "outcome")
         )
@@ -65,15 +70,15 @@ class SignIn:
 
     def require_password(self, request: Request) -> None:
         """The operators', as bearer token."""
-        address = _peer(request)  # not one that a header names: there is no further limit here
-        wait_s = self._by_address.wait_s(address)
+        limits = self._limits("operator", "", self._address(request))
+        wait_s = _wait_s(limits)
         if wait_s:
             raise HTTPException(429, "too many tries", {"Retry-After": str(ceil(wait_s))})
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and given:
             if self._sessions.operator(given.strip()) is not None:
                 return
-            self._by_address.failed(address)
+            _count(limits)
         raise HTTPException(401, "sign in as operator first", {"WWW-Authenticate": "Bearer"})
 
     async def root(self, request: Request) -> Response:
@@ -90,7 +95,7 @@ class SignIn:
         home = given.get("home", "").strip().upper()[:32]
         address = self._address(request)
         limits = self._limits(role, home, address)
-        wait_s = max(limit.wait_s(key) for limit, key in limits)
+        wait_s = _wait_s(limits)
         if wait_s:
             self._attempts.add((role, "limited"))
             why = f"Too many tries. Please wait {_words(wait_s)}, then try again."
@@ -104,8 +109,7 @@ class SignIn:
             session = self._sessions.operator(given.get("password", ""))
             why = "That is not the operators' password."
         if session is None:
-            for limit, key in limits:
-                limit.failed(key)
+            _count(limits)
             self._attempts.add((role, "refused"))
             log.info("sign-in refused: %s, from %s", role, address)
             return _form(role, home, why, 401)
@@ -132,21 +136,40 @@ class SignIn:
         )
         return response
 
-    def _limits(self, role: Role, home: str, address: str) -> list[tuple[Limiter, str]]:
+    def _limits(self, role: Role, home: str, address: str) -> Limits:
         # A home's code has 60 random bits: a thousand guesses a second, from wherever, would take
         # millions of years. So guessing at a home is stopped per address only: a limit on the home
-        # would keep nobody out but its resident. A password may be weak: one limit for everybody.
-        at_home, at_all = (self._by_home, f"{home} {address}"), (self._by_operator, "")
-        return [(self._by_address, address), at_home if role == "resident" else at_all]
+        # would keep nobody out but its resident. The password is ours, with 120 random bits, or
+        # one of 12 characters at least: a limit over all addresses is there for one badly chosen,
+        # and so high that nobody alone can lock the operators out with it.
+        if role == "resident":
+            return [(self._by_address, address), (self._by_home, f"{home} {address}")]
+        at_password = (self._by_operator, address), (self._at_password, "")
+        return [(self._by_address, address), *at_password]
 
     def _address(self, request: Request) -> str:
         """Behind a proxy, the one that it has seen: its own would be everybody's."""
         seen = request.headers.getlist("x-forwarded-for") if self._secure else []
-        return seen[-1].rpartition(",")[2].strip()[:64] if seen else _peer(request)
+        peer = request.client.host if request.client else "?"
+        return _network(seen[-1].rpartition(",")[2].strip()[:64] if seen else peer)
 
 
-def _peer(request: Request) -> str:
-    return request.client.host if request.client else "?"
+def _network(address: str) -> str:
+    """Whoever has one IPv6 address has the 64 bits below it, too."""
+    try:
+        found = IPv6Address(address)
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or IPv6Network((int(found), 64), strict=False))
+
+
+def _wait_s(limits: Limits) -> float:
+    return max(limit.wait_s(key) for limit, key in limits)
+
+
+def _count(limits: Limits) -> None:
+    for limit, key in limits:
+        limit.add(key)
 
 
 def _form(role: Role, home: str, why: str, status: int = 200) -> Response:
