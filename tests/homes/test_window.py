@@ -72,7 +72,6 @@ def test_one_sensor_far_ahead_does_not_push_out_everybodys_hour() -> None:
     window.add(frame([row("H000002", ago=-600, value=1.0)]))
     assert window.last_hour("H000001").levels["door"][-1] == 1
     assert window.readings("H000002") == []
-    assert window.ignored == 1
 
 
 def test_counts_stop_at_their_greatest_and_do_not_start_again_at_zero() -> None:

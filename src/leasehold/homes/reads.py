@@ -20,7 +20,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.feeds.hub_keys import partition_of
 from leasehold.homes.alerts import CO_PPM
 from leasehold.homes.table import ActivityTable, File, Gone, Listing
-from leasehold.homes.window import HOUR_MINUTES, Reading, Series, Window
+from leasehold.homes.window import AHEAD_MINUTES, HOUR_MINUTES, Reading, Series, Window
 
 log = logging.getLogger("leasehold")
 MINUTE_S = 60.0
@@ -59,21 +59,21 @@ class Reads:
         *,
         partitions: int | None = None,
         clock: Callable[[], float] = time.time,
-        on_news: Callable[[], None] | None = None,
         snapshot: Path | None = None,
     ) -> None:
         """``partitions``: of the hub, so that the table is searched where a home can be.
-        ``clock``: the sensors' time. ``on_news`` is called, in a thread, when there are rows.
-        ``snapshot``: a file that keeps what is in memory, so that a new start need not read the
-        whole day again."""
+        ``clock``: the sensors' time. ``snapshot``: a file that keeps what is in memory, so that a
+        new start need not read the whole day again."""
         self.table, self._partitions = table, partitions
-        self._clock, self._on_news, self._snapshot = clock, on_news, snapshot
+        self._clock, self._snapshot = clock, snapshot
         self._saved_at = time.monotonic()
         self._fresh = True
         self.window = Window(self._now_minute())
         self._listing: Listing | None = None
         self._waiting: list[File] = []
         """Files that are not in memory yet, those to be read first last."""
+        self._partly: dict[str, int] = {}
+        """How many pieces of a file are in memory, while not all are."""
         self._since_minute: int | None = None
         self._version = -1
         self._found: OrderedDict[str, tuple[int, Window]] = OrderedDict()
@@ -97,7 +97,7 @@ class Reads:
         window = self._window_for(home_id, self._now_minute() - HOUR_MINUTES)
         readings, hour = tuple(window.readings(home_id)), window.last_hour(home_id)
         now_ms = int(self._clock() * 1000)
-        state, why = _judged(readings, hour, now_ms)
+        state, why = _judged(readings, window.glass_broke(home_id, ALARM_MINUTES), now_ms)
         loading = bool(self._waiting) and window is self.window
         if loading and state == "silent":
             state = "loading"
@@ -140,6 +140,8 @@ class Reads:
         while not self._stop.is_set():
             try:
                 busy, self.failing = self._step(), ""
+                if not busy and time.monotonic() - self._saved_at > SAVE_S:
+                    self.save()
             except LeaseholdError as error:
                 if str(error) != self.failing:
                     log.warning("the activity table is not followed now: %s", error)
@@ -150,13 +152,14 @@ class Reads:
                 busy, self.failing, self._listing = False, repr(error), None
                 self._stop.wait(RETRY_S)
             if not busy:
-                if time.monotonic() - self._saved_at > SAVE_S:
-                    self.save()
                 self._stop.wait(POLL_S)
         self.save()
 
     def _step(self) -> bool:
         """What is new first, then one more file of what was. False: there is nothing to do."""
+        if self._now_minute() < self.window.now_minute - AHEAD_MINUTES:
+            log.warning("the clock was set back: the last day is read anew")
+            self._listing = None
         self.window.advance(self._now_minute())
         try:
             if self._listing is None:
@@ -174,14 +177,15 @@ class Reads:
         if self._fresh and self._restored(listing):
             return True
         self._fresh = False
-        self.window = Window(self._now_minute(), homes=max(1024, len(self.window)))
-        since = self.window.since_minute
-        recent = [f for f in listing.files if _reaches(f, since)]
-        self._waiting = sorted(recent, key=lambda file: file.hour)
+        window = Window(self._now_minute(), homes=max(1024, len(self.window)))
+        recent = [f for f in listing.files if _reaches(f, window.since_minute)]
         self._since_minute = self._now_minute() + 1
+        self._waiting = sorted(recent, key=lambda file: file.hour)
+        self._partly.clear()
         self._version, self._looked_at = listing.version, time.monotonic()
         self._forget()
         self._listing = listing
+        self.window = window  # last, for others read it meanwhile
         self._note_progress()
         return True
 
@@ -209,7 +213,7 @@ class Reads:
     def save(self) -> None:
         """Keep what is in memory, if all of it is there."""
         listing = self._listing
-        if self._snapshot is None or listing is None or not self.loaded:
+        if self._snapshot is None or listing is None or not self.loaded or self._partly:
             return
         self._saved_at = time.monotonic()
         try:
@@ -222,13 +226,13 @@ class Reads:
         if files is None:
             self._require_whole_log()
             return False
+        near = [file for file in files if _reaches(file, self.window.since_minute)]
+        for file in near:
+            self._take(file)
+        for file in near:
+            del self._partly[file.path]
         self._version += 1
         self._looked_at = time.monotonic()
-        for file in files:
-            if _reaches(file, self.window.since_minute):
-                self._take(file)
-        if files and self._on_news is not None:
-            self._on_news()
         return True
 
     def _require_whole_log(self) -> None:
@@ -248,7 +252,7 @@ class Reads:
         if not self._waiting:
             return False
         self._take(self._waiting[-1])
-        self._waiting.pop()
+        del self._partly[self._waiting.pop().path]
         self._note_progress()
         return True
 
@@ -265,8 +269,12 @@ class Reads:
             self._found.clear()
 
     def _take(self, file: File) -> None:
-        for rows in self.table.rows(file):
-            self.window.add(rows)
+        """Again after an error: what is in memory already is passed over."""
+        done = self._partly.setdefault(file.path, 0)
+        for piece, rows in enumerate(self.table.rows(file)):
+            if piece >= done:
+                self.window.add(rows)
+                self._partly[file.path] = piece + 1
 
     def _window_for(self, home_id: str, since_minute: int) -> Window:
         known = self._since_minute
@@ -315,9 +323,9 @@ def _reaches(file: File, since_minute: int) -> bool:
 
 
 def _judged(
-    readings: Sequence[Reading], hour: Series, now_ms: int
+    readings: Sequence[Reading], broken: bool, now_ms: int
 ) -> tuple[State, tuple[str, ...]]:
-    alarms = tuple(_alarms(readings, hour, now_ms))
+    alarms = tuple(_alarms(readings, broken, now_ms))
     if alarms:
         return "alarm", alarms
     fresh = [r for r in readings if now_ms - r.ts_ms <= SILENT_AFTER_S * 1000]
@@ -327,10 +335,10 @@ def _judged(
     return ("open", opened) if opened else ("quiet", ())
 
 
-def _alarms(readings: Sequence[Reading], hour: Series, now_ms: int) -> Iterator[str]:
+def _alarms(readings: Sequence[Reading], broken: bool, now_ms: int) -> Iterator[str]:
     """Glass that broke some minutes ago is still an alarm. Gas is until a reading says otherwise,
     for a detector that falls silent may have done so because of a fire."""
-    if any(hour.levels["glass"][-ALARM_MINUTES:]):
+    if broken:
         yield "glass"
     since_ms = now_ms - HOUR_MINUTES * 60_000
     if any(r.kind == "co" and r.value >= CO_PPM and r.ts_ms >= since_ms for r in readings):

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from leasehold.homes.days import HOMES_MAX, KINDS, Ints
+from leasehold.homes.days import CO, GLASS, HOMES_MAX, KINDS, Ints
 
 HOUR_MINUTES = 60
 BUCKET_MINUTES = 30
@@ -40,7 +40,6 @@ COLUMNS = (
 )
 EVENTS_MAX, LEVEL_MAX = 255, 65_535
 PER_PPM = 10
-CO = KINDS.index("co")
 HOME_ID = re.compile(r"H[0-9]{6}")
 
 
@@ -127,6 +126,12 @@ class _Ring:
         highest = np.maximum(levels[at], merged["ppm"].to_numpy())
         levels[at] = np.where(at % len(KINDS) == CO, highest, counted)
 
+    def some(self, home: int, kind: int, steps: int) -> bool:
+        """Whether a sensor noticed anything in the last steps, or in those ahead of our clock."""
+        assert self.head is not None
+        slots = np.arange(self.head - steps + 1, self.head + self.ahead + 1) % self.slots
+        return bool(self.levels[home, slots, kind].any())
+
     def series(self, home: int | None, steps: int) -> Series:
         assert self.head is not None
         first = self.head - steps + 1
@@ -157,8 +162,6 @@ class Window:
         self._battery = np.full((len(KINDS), homes), np.nan, np.float32)
         self._lock = threading.Lock()
         self.now_minute = now_minute
-        self.ignored = 0
-        """Rows that were too far ahead."""
         self.rejected: Counter[str] = Counter()
         """Readings that were not believed, by reason, since the window was made."""
         self.advance(now_minute)
@@ -214,13 +217,12 @@ class Window:
             ppm.cast(pl.Int64).alias("ppm"),
             "last_ts",
             "last_value",
-            pl.col("battery").cast(pl.Float32).fill_null(float("nan")),
+            pl.col("battery").clip(0, 100).cast(pl.Float32).fill_null(float("nan")),
         )
         rows = rows.filter(
             pl.col("number").is_between(0, HOMES_MAX - 1) & pl.col("kind").is_not_null()
         )
         near = rows.filter(pl.col("minute") <= self.now_minute + AHEAD_MINUTES)
-        self.ignored += rows.height - near.height
         numbers = near["number"].to_numpy()
         if len(numbers) and (most := int(numbers.max())) >= len(self._places):
             more = min(HOMES_MAX, 2 * (most + 1)) - len(self._places)
@@ -257,7 +259,6 @@ class Window:
         state: dict[str, Any] = {
             "now_minute": self.now_minute,
             "count": self._count,
-            "ignored": self.ignored,
         }
         state |= {"rejected": dict(self.rejected), "marks": marks}
         unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
@@ -282,7 +283,7 @@ class Window:
             if {name: (a.shape, a.dtype) for name, a in arrays.items()} != wanted:
                 raise ValueError("its arrays have other shapes")
             window._restore(arrays)
-            window._count, window.ignored = int(state["count"]), int(state["ignored"])
+            window._count = int(state["count"])
             window.rejected = Counter(state["rejected"])
             return window, dict(state["marks"])
         except (OSError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
@@ -326,6 +327,12 @@ class Window:
         """By minute."""
         with self._lock:
             return self._minutes.series(self._place(home_id), HOUR_MINUTES)
+
+    def glass_broke(self, home_id: str, minutes: int) -> bool:
+        """Within the last minutes, by the sensor's clock, which may be a little ahead."""
+        with self._lock:
+            home = self._place(home_id)
+            return home is not None and self._minutes.some(home, GLASS, minutes)
 
     def last_day(self, home_id: str) -> Series:
         """By half hour; the last one is still going on."""
