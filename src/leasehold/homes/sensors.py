@@ -13,7 +13,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
@@ -26,6 +25,7 @@ from leasehold.errors import BadInput, FeedUnavailable
 from leasehold.feeds.hub import Hub
 from leasehold.homes.days import KINDS, MINUTE_MS, Rates, Town
 from leasehold.homes.flaws import Flaws, spoil
+from leasehold.homes.places import co_wanted
 from leasehold.homes.readings import Writer, body, home_id
 
 try:
@@ -239,7 +239,7 @@ class Sensors:
         return keys, bodies, end_ms
 
     def _notice_co(self) -> None:
-        if self._state.co_since_ms is None and _co_wanted(self.hub.path, self.hub.identity):
+        if self._state.co_since_ms is None and co_wanted(self.hub.path, self.hub.identity):
             log.info("every home has a carbon monoxide detector now")
             self._keep(replace(self._state, co_since_ms=self._next))
 
@@ -310,12 +310,6 @@ class Busy(BadInput):
 
 def _beside(hub: Path, name: str) -> Path:
     return hub.with_name(f"{hub.name}.{name}")
-
-
-def _co_wanted(hub: Path, identity: str) -> bool:
-    with suppress(OSError, ValueError):
-        return bool(json.loads(_beside(hub, "sensors.co").read_bytes()) == {"hub": identity})
-    return False
 
 
 def _load(path: Path, identity: str) -> State:
