@@ -33,7 +33,7 @@ from web_site import MINE, OTHER, SECRETS, Site, open_site
 
 from leasehold.errors import BadInput
 from leasehold.homes.web import Secrets
-from leasehold.homes.web.live import Live
+from leasehold.homes.web.live import STREAMS_PER_HOME, Live
 from leasehold.homes.web.sessions import Limiter, Sessions
 from leasehold.homes.web.sign_in import COOKIE
 
@@ -235,14 +235,36 @@ def test_a_live_page_ends_with_its_session(site: Site) -> None:
         assert "event: signed-out" in list(lines)
 
 
-def test_one_session_cannot_hold_all_the_servers_streams(site: Site) -> None:
+def hold_streams(site: Site, stack: ExitStack, token: str, path: str, count: int) -> None:
+    client = stack.enter_context(site.client(token))
+    for _ in range(count):
+        lines = stack.enter_context(client.stream("GET", path)).iter_lines()
+        next(lines)
+        stack.callback(lines.close)
+
+
+def test_one_home_cannot_hold_all_the_servers_streams_not_even_with_many_sessions(
+    site: Site,
+) -> None:
     with site.client(site.token()) as client, ExitStack() as stack:
-        for _ in range(8):
-            answer = stack.enter_context(client.stream("GET", "/api/home/live"))
-            lines = answer.iter_lines()
-            next(lines)
-            stack.callback(lines.close)
+        for _ in range(STREAMS_PER_HOME // 4):
+            hold_streams(site, stack, site.token(), "/api/home/live", 4)
         assert status(client, "GET", "/api/home/live") == 429
+        with site.client(site.token(OTHER)) as other:
+            assert status(other, "GET", "/api/home/live") == 200
+
+
+def test_operators_have_a_limit_of_their_own(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.homes.web.live.STREAMS_OF_HOMES", 2)
+    monkeypatch.setattr("leasehold.homes.web.live.STREAMS_OF_OPERATORS", 3)
+    live = "/api/operations/live"
+    with ExitStack() as stack, site.client(site.token(OTHER)) as other:
+        hold_streams(site, stack, site.operator_token(), live, 2)
+        hold_streams(site, stack, site.token(), "/api/home/live", 2)
+        assert status(other, "GET", "/api/home/live") == 503
+        hold_streams(site, stack, site.operator_token(), live, 1)
+        with site.client(site.operator_token()) as operator:
+            assert status(operator, "GET", live) == 429
 
 
 def connections(site: Site, count: int) -> list[socket.socket]:
@@ -288,8 +310,8 @@ def test_not_even_by_asking_for_all_of_them_at_once(
     ask_live(others, site.token(MINE))
     sent.set()
     statuses = sorted(wire.recv(12) for wire in others)
-    assert statuses == [b"HTTP/1.1 200"] * 8 + [b"HTTP/1.1 429"] * 52
-    assert open_streams(site) == 9
+    assert statuses == [b"HTTP/1.1 200"] * 16 + [b"HTTP/1.1 429"] * 44
+    assert open_streams(site) == 17
     for wire in wires:
         wire.close()
     wait_until(lambda: open_streams(site) == 0)
@@ -405,6 +427,22 @@ def test_guessing_at_a_home_is_stopped_and_says_how_long(site: Site) -> None:
         assert "Please wait" in right.text
         other = sign_in(client, home=OTHER, code=site.sessions.access_code(OTHER))
         assert other.status_code == 303
+
+
+def test_signing_in_over_and_over_is_stopped_for_that_home_alone(site: Site) -> None:
+    with site.client() as client:
+        right = {"code": site.sessions.access_code(MINE)}
+        assert [sign_in(client, **right).status_code for _ in range(61)] == [303] * 60 + [429]
+        other = sign_in(client, home=OTHER, code=site.sessions.access_code(OTHER))
+        assert other.status_code == 303
+        assert sign_in(client, code="wrong").status_code == 401  # tells nothing to who lacks it
+
+
+def test_more_fields_than_the_form_has_are_refused(site: Site) -> None:
+    with site.client() as client:
+        answer = client.post("/sign-in", data={f"field{n}": "x" for n in range(9)})
+        assert answer.status_code == 400
+        assert "set-cookie" not in answer.headers
 
 
 def seen_from(address: str) -> dict[str, str]:

@@ -20,8 +20,10 @@ from leasehold.homes.web.sessions import Session, Sessions
 log = logging.getLogger("leasehold")
 LIVE_S = 1.0
 KEEP_ALIVE_S = 15.0
-STREAMS_PER_SESSION = 8
-STREAMS_MAX = 2000
+STREAMS_PER_HOME = 16
+STREAMS_OF_OPERATORS = 64
+STREAMS_OF_HOMES = 2000
+"""Of all homes together; operators come in all the same."""
 
 About = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -43,17 +45,19 @@ class Live:
 
     @contextmanager
     def _counted(self, session: Session) -> Iterator[None]:
-        if self._open[session.nonce] >= STREAMS_PER_SESSION:
+        # Not by session: anybody may begin many.
+        who, home = session.home_id or session.role, session.home_id is not None
+        if self._open[who] >= (STREAMS_PER_HOME if home else STREAMS_OF_OPERATORS):
             raise HTTPException(429, "too many open pages", {"Retry-After": "10"})
-        if self._open.total() >= STREAMS_MAX:
+        if home and self._open.total() - self._open["operator"] >= STREAMS_OF_HOMES:
             raise HTTPException(503, "too many open pages", {"Retry-After": "30"})
-        self._open[session.nonce] += 1
+        self._open[who] += 1
         try:
             yield
         finally:
-            self._open[session.nonce] -= 1
-            if not self._open[session.nonce]:
-                del self._open[session.nonce]
+            self._open[who] -= 1
+            if not self._open[who]:
+                del self._open[who]
 
     async def _events(self, session: Session, event: str, about: About) -> AsyncIterator[str]:
         sent, quiet_s = "", 0.0

@@ -24,6 +24,9 @@ COOKIE = "leasehold_session"
 TRIES, TRIES_WITHIN_S = 10, 300.0
 PASSWORD_TRIES = 300
 """At the operators' password, from all addresses together."""
+SIGN_INS = 60
+"""Of a home, or of the operators. Only who has the code gets there; it bounds what is written when
+signing in and out goes round in a loop."""
 START = {"resident": "/home", "operator": "/operations"}
 
 Limits = list[tuple[Limiter, str]]
@@ -38,6 +41,7 @@ class SignIn:
         self._by_home = Limiter(TRIES, TRIES_WITHIN_S)
         self._by_operator = Limiter(TRIES, TRIES_WITHIN_S)
         self._at_password = Limiter(PASSWORD_TRIES, TRIES_WITHIN_S)
+        self._accepted = Limiter(SIGN_INS, TRIES_WITHIN_S)
         self._attempts = registry.counter(
             "leasehold_web_sign_ins_total", "Attempts to sign in.", ("role", "outcome")
         )
@@ -89,19 +93,17 @@ class SignIn:
         return _form("resident", "", "")
 
     async def sign_in(self, request: Request) -> Response:
-        fields = parse_qs((await request.body()).decode(errors="replace"), max_num_fields=8)
+        try:
+            fields = parse_qs((await request.body()).decode(errors="replace"), max_num_fields=8)
+        except ValueError:
+            raise HTTPException(400, "That is not what the form sends.") from None
         given = {name: values[0] for name, values in fields.items()}
         role: Role = "operator" if given.get("role") == "operator" else "resident"
         home = given.get("home", "").strip().upper()[:32]
         address = self._address(request)
         limits = self._limits(role, home, address)
-        wait_s = _wait_s(limits)
-        if wait_s:
-            self._attempts.add((role, "limited"))
-            why = f"Too many tries. Please wait {_words(wait_s)}, then try again."
-            answer = _form(role, home, why, 429)
-            answer.headers["Retry-After"] = str(ceil(wait_s))
-            return answer
+        if wait_s := _wait_s(limits):
+            return self._limited(role, home, wait_s)
         if role == "resident":
             session = self._sessions.resident(home, given.get("code", ""))
             why = "That home and access code do not belong together."
@@ -113,6 +115,9 @@ class SignIn:
             self._attempts.add((role, "refused"))
             log.info("sign-in refused: %s, from %s", role, address)
             return _form(role, home, why, 401)
+        if wait_s := self._accepted.wait_s(session.home_id or role):
+            return self._limited(role, home, wait_s)
+        self._accepted.add(session.home_id or role)
         self._attempts.add((role, "accepted"))
         response = RedirectResponse(START[role], 303)
         response.set_cookie(
@@ -135,6 +140,13 @@ class SignIn:
             self._cookie, path="/", secure=self._secure, httponly=True, samesite="strict"
         )
         return response
+
+    def _limited(self, role: Role, home: str, wait_s: float) -> Response:
+        self._attempts.add((role, "limited"))
+        why = f"Too many tries. Please wait {_words(wait_s)}, then try again."
+        answer = _form(role, home, why, 429)
+        answer.headers["Retry-After"] = str(ceil(wait_s))
+        return answer
 
     def _limits(self, role: Role, home: str, address: str) -> Limits:
         # A home's code has 60 random bits: a thousand guesses a second, from wherever, would take
