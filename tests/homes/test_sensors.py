@@ -162,6 +162,125 @@ def test_real_time_makes_up_for_a_short_pause_and_leaves_out_a_long_one(
         assert sensors.next_ms == pytest.approx(wall.now * 1000, abs=1)
 
 
+def off_for(wall, pause_s, at_s=120):
+    """Called after a batch: the machine sleeps once, that long after the beginning."""
+    left = [pause_s]
+
+    def on_sent(_):
+        if left and wall.now >= NOW + at_s:
+            wall.now += left.pop()
+
+    return on_sent
+
+
+def seconds_sent(hub):
+    """Of the one home's door sensor, since the beginning; each once."""
+    found = sorted(r["ts"] / 1000 - NOW for r in readings(hub) if r["type"] == "door")
+    assert len(set(found)) == len(found)
+    return found
+
+
+@pytest.mark.parametrize(("pause_s", "made_up_for_s"), [(600, 600), (8 * 3600, 900)])
+def test_a_machine_that_was_asleep_makes_up_for_no_more_than_one_that_was_off(
+    hub, caplog, pause_s, made_up_for_s
+):
+    wall = Wall()
+    with Sensors(hub, homes=30, rates=QUIET, wall=wall, on_sent=off_for(wall, pause_s)) as sensors:
+        sensors.run(wall.stop(after_s=pause_s + 300))
+    awake = NOW + pause_s + 120
+    times = Counter(
+        "before" if ts < NOW + 120 else "left out" if ts < awake - made_up_for_s else "after"
+        for ts in (reading["ts"] / 1000 for reading in readings(hub))
+    )
+    assert times["before"] == pytest.approx(2 * 120, abs=8)
+    assert times["left out"] <= 8
+    assert times["after"] == pytest.approx(2 * (made_up_for_s + 180), abs=8)
+    said = ["off for 480 minutes; readings of the last 15 are sent"] * (pause_s > 900)
+    assert [text.removeprefix("the sensors were ") for text in caplog.messages] == said
+
+
+def test_what_a_hub_in_trouble_holds_up_is_sent_however_long_it_takes(hub, monkeypatch):
+    wall, real = Wall(), hub.send_columns
+
+    def send(keys, bodies):
+        if NOW + 60 < wall.now < NOW + 3600:
+            raise lh.FeedUnavailable("the disk is full")
+        return real(keys, bodies)
+
+    monkeypatch.setattr(hub, "send_columns", send)
+    with Sensors(hub, homes=1, rates=QUIET, wall=wall) as sensors:
+        sensors.run(wall.stop(after_s=7200))
+    assert len(seconds_sent(hub)) == 120
+
+
+def test_asleep_while_the_hub_was_in_trouble_only_the_sleep_is_left_out(hub, monkeypatch):
+    wall, real, asleep = Wall(), hub.send_columns, [8 * 3600]
+
+    def send(keys, bodies):
+        if NOW + 60 < wall.now < NOW + 3600:
+            raise lh.FeedUnavailable("the disk is full")
+        if asleep and wall.now >= NOW + 3600:
+            wall.now += asleep.pop()
+            raise lh.FeedUnavailable("the disk was full")
+        return real(keys, bodies)
+
+    monkeypatch.setattr(hub, "send_columns", send)
+    with Sensors(hub, homes=1, rates=QUIET, wall=wall) as sensors:
+        sensors.run(wall.stop(after_s=9 * 3600 + 600))
+    found = seconds_sent(hub)
+    assert len([at for at in found if at < 3600]) == 60
+    assert len([at for at in found if at >= 9 * 3600 - 900]) == pytest.approx(25, abs=1)
+    assert len(found) == pytest.approx(60 + 25, abs=1)
+
+
+def test_a_pause_beyond_the_end_of_a_run_ends_it(hub):
+    wall = Wall()
+    with Sensors(hub, homes=1, rates=QUIET, wall=wall, on_sent=off_for(wall, 7200)) as sensors:
+        sensors.run(wall.stop(after_s=9000), minutes=10)
+    assert len(seconds_sent(hub)) == 2
+    assert wall.now < NOW + 7200 + 130
+
+
+def test_a_clock_that_was_set_back_may_be_set_right_at_any_time(hub):
+    wall, waits = Wall(), []
+    stop = wall.stop(after_s=1200)
+    wait = stop.wait
+
+    def watched(timeout):
+        waits.append(timeout)
+        if len(waits) in (300, 360):
+            wall.now += -3600 if len(waits) == 300 else 3600
+        return wait(timeout)
+
+    stop.wait = watched
+    with Sensors(hub, homes=1, rates=QUIET, wall=wall) as sensors:
+        sensors.run(stop)
+        assert sensors.next_ms == pytest.approx(wall.now * 1000, abs=1001)
+    assert len(seconds_sent(hub)) == 20
+    assert max(waits) <= 1
+
+
+@pytest.mark.parametrize("speed", [1e-300, 1e-6, 1e308])
+def test_the_slowest_and_the_fastest_clock_can_be_waited_for(hub, speed):
+    stop = threading.Event()
+    threading.Timer(0.2, stop.set).start()
+    with Sensors(hub, homes=1, speed=speed, on_sent=lambda _: stop.set()) as sensors:
+        sensors.run(stop)
+
+
+@pytest.mark.parametrize("minutes", [-1, float("nan"), float("inf")])
+def test_a_catch_up_that_cannot_be_is_refused(hub, minutes):
+    with pytest.raises(lh.BadInput, match="catch_up_minutes is"):
+        Sensors(hub, homes=1, catch_up_minutes=minutes)
+
+
+def test_without_any_catching_up_real_time_still_sends(hub):
+    wall = Wall()
+    with Sensors(hub, homes=1, rates=QUIET, wall=wall, catch_up_minutes=0) as sensors:
+        sensors.run(wall.stop(), minutes=5)
+    assert len(seconds_sent(hub)) == 5
+
+
 def test_history_ends_where_real_time_begins_and_is_not_sent_twice(hub):
     wall = Wall()
     with Sensors(hub, homes=10, rates=QUIET, wall=wall) as sensors:

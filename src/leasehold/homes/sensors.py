@@ -12,6 +12,7 @@ import os
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from math import inf
@@ -38,6 +39,8 @@ HOMES = 100_000
 BATCH_READINGS = 100_000
 TICK_S = 1.0
 CATCH_UP_MINUTES = 15.0
+PAUSE_MS = 3 * MINUTE_MS
+"""A pause is longer than this; a hub stores a batch, or says that it cannot, in less."""
 RETRY_S, RETRY_MAX_S = 0.5, 5.0
 HOUR_MS = 60 * MINUTE_MS
 
@@ -81,6 +84,8 @@ class Sensors:
         self.speed = parse_speed(speed)
         self.hub, self.town = hub, Town(homes, seed, rates)
         self.flaws = flaws or Flaws()
+        if not 0 <= catch_up_minutes < inf:
+            raise BadInput(f"catch_up_minutes is {catch_up_minutes}; give 0 or more")
         self._catch_up_ms = int(catch_up_minutes * MINUTE_MS)
         self.on_sent, self._wall = on_sent, wall
         self._writers: dict[int, Writer] = {}
@@ -139,13 +144,22 @@ class Sensors:
         origin_ms, began = self._begin(minutes), self._wall()
         end_ms = inf if minutes is None else origin_ms + max(1, int(minutes * MINUTE_MS))
         tick_ms = max(1.0, TICK_S * 1000 * self.speed)
+
+        def clock_ms() -> float:
+            return origin_ms + self._elapsed_ms(began)
+
+        pauses = _Pauses(clock_ms, self._catch_up_ms if self.speed == 1 else inf)
         while not stop.is_set() and self._next < end_ms:
-            due_ms = min(origin_ms + self._elapsed_ms(began), end_ms)
-            if due_ms < min(self._next + tick_ms, end_ms):
-                wait_ms = (min(self._next + tick_ms, end_ms) - due_ms) / self.speed
-                stop.wait(max(wait_ms, 1.0) / 1000)
+            until_ms = min(end_ms, pauses.next_ms)
+            due_ms, tick_at_ms = min(clock_ms(), until_ms), min(self._next + tick_ms, until_ms)
+            if due_ms < tick_at_ms:
+                wait_ms = (tick_at_ms - due_ms) / self.speed
+                # No longer than a tick: a clock that was set back may be set right at any time.
+                stop.wait(min(max(wait_ms / 1000, 0.001), TICK_S))
             else:
-                self._send(due_ms, stop)
+                self._send(due_ms, stop, pauses.look)
+            pauses.look()
+            self._move(pauses.passed(self._next))
         return self.sent - before
 
     def close(self) -> None:
@@ -175,17 +189,16 @@ class Sensors:
             return self._next
         next_ms = now_ms if self.next_ms is None else self.next_ms
         if next_ms < now_ms - self._catch_up_ms:
-            log.warning(
-                "the sensors were off for %.0f minutes; readings of the last %.0f are sent",
-                (now_ms - next_ms) / MINUTE_MS,
-                self._catch_up_ms / MINUTE_MS,
-            )
+            _say_pause(now_ms - next_ms, self._catch_up_ms)
             next_ms = now_ms - self._catch_up_ms
         self._move(next_ms)
         return max(now_ms, next_ms)
 
-    def _send(self, until_ms: float, stop: threading.Event) -> None:
-        """One batch. A hub in trouble is tried again until it takes it, or ``stop`` is set."""
+    def _send(
+        self, until_ms: float, stop: threading.Event, look: Callable[[], None] = lambda: None
+    ) -> None:
+        """One batch. A hub in trouble is tried again until it takes it, or ``stop`` is set;
+        ``look`` is called every time."""
         self._notice_co()
         keys, bodies, end_ms = self._batch(until_ms)
         delay_s = RETRY_S
@@ -197,6 +210,7 @@ class Sensors:
                 log.warning("%s readings not sent: %s: it is tried again", len(bodies), error)
                 if stop.wait(delay_s):
                     return
+                look()
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
         self._keep(replace(self._state, next_ms=end_ms, sent=self._state.sent + len(bodies)))
         if self.on_sent is not None:
@@ -284,6 +298,46 @@ def send_reading(
     text = body(name, kind, value, 50, int(time.time() * 1000) if ts_ms is None else ts_ms)
     hub.send(EventData(text), partition_key=name)
     return text
+
+
+class _Pauses:
+    """Times at which this process did not run: it was suspended, or the machine was asleep. Waiting
+    for a hub in trouble is none: sensors go on meanwhile, and none of their readings is left out.
+
+    Of each pause, the last ``made_up_for_ms`` are no part.
+    """
+
+    def __init__(self, clock_ms: Callable[[], float], made_up_for_ms: float) -> None:
+        self._clock_ms, self._made_up_for_ms = clock_ms, made_up_for_ms
+        self._awake_ms = clock_ms()
+        self._found: deque[tuple[int, int]] = deque()
+
+    def look(self) -> None:
+        """To be called often: a pause is what lies between two calls that are far apart."""
+        now_ms, since_ms = self._clock_ms(), self._awake_ms
+        self._awake_ms = now_ms
+        if now_ms - since_ms > max(self._made_up_for_ms, PAUSE_MS):
+            _say_pause(now_ms - since_ms, self._made_up_for_ms)
+            self._found.append((int(since_ms), int(now_ms - self._made_up_for_ms)))
+
+    @property
+    def next_ms(self) -> float:
+        """Where the next one begins."""
+        return self._found[0][0] if self._found else inf
+
+    def passed(self, at_ms: int) -> int:
+        """The same time, or the end of the pause it is in."""
+        while self.next_ms <= at_ms:
+            at_ms = max(at_ms, self._found.popleft()[1])
+        return at_ms
+
+
+def _say_pause(ms: float, made_up_for_ms: float) -> None:
+    log.warning(
+        "the sensors were off for %.0f minutes; readings of the last %.0f are sent",
+        ms / MINUTE_MS,
+        made_up_for_ms / MINUTE_MS,
+    )
 
 
 class _Lock:
