@@ -13,6 +13,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from command_line import leasehold
+
+from leasehold.homes.lock import Lock
+from leasehold.homes.parts import Said
+from leasehold.homes.places import Places
 
 PATIENCE_S = 240.0
 SMALL = ("--homes", "60", "--history-hours", "0.2", "--instances", "2")
@@ -38,6 +43,44 @@ def left_over(folder: Path) -> list[str]:
         if "leasehold.homes.parts" in said and str(folder) in said:
             found.append(said)
     return found
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--history-hours", "nan"), "--history-hours"),
+        (("--minutes", "inf"), "--minutes is inf"),
+        (("--speed", "0"), "speed is '0'"),
+        (("--malformed", "2"), "shares of wrong readings"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    refused = leasehold("demo", *options, "--folder", tmp_path / "data", ok=False)
+    assert said in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        refused = leasehold("demo", "--folder", folder, ok=False)
+        assert f"nothing can be kept in {folder}" in refused.stderr
+
+
+def test_one_demo_at_a_time_runs_in_a_folder(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    with Lock(places.lock, "this test runs in this folder"):
+        refused = leasehold("demo", "--folder", tmp_path, ok=False)
+    assert "another demo runs in this folder" in refused.stderr
+    assert not left_over(tmp_path)
+
+
+def test_homes_are_known_by_their_number() -> None:
+    said = Said(part="", folder="", instance="", homes=60)
+    homes = ("H000000", "H000059", "H000060", "H00059", "H0000059", "X000059", "H00005x", "")
+    assert [home for home in homes if said.has(home)] == ["H000000", "H000059"]
 
 
 @pytest.mark.timeout(2 * PATIENCE_S)

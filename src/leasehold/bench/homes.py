@@ -7,7 +7,6 @@ Writes a series of what was seen to ``report`` if a folder is given.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import tempfile
@@ -20,12 +19,10 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-import pyarrow.compute as pc
-from deltalake import DeltaTable
-
 from leasehold.bench.plot import Line, plot
 from leasehold.bench.row import Row
 from leasehold.feeds.hub import Hub
+from leasehold.homes import accounts
 from leasehold.homes.crew import Crew
 from leasehold.homes.parts import Said, prepare
 from leasehold.homes.places import ACTIVITY, Places
@@ -34,9 +31,8 @@ from leasehold.homes.receiver import Receiver
 from leasehold.homes.sensors import add_co_detectors
 from leasehold.homes.web import Secrets, open_web
 from leasehold.homes.web.sessions import Sessions
-from leasehold.ports import Which
 from leasehold.processor.estimator import Estimator
-from leasehold.stores import open_dead_letters, open_store
+from leasehold.stores import open_store
 
 HOMES = 100_000
 WATCHED = 40
@@ -128,9 +124,9 @@ def _measured(
         wait(lambda: estimator.lag().lag_events == 0, "all is aggregated", SETTLE_S)
         sent = sum(each.end for each in hub.kept())
         estimator.close()
-    aggregated, dead = _aggregated(places), _dead(places)
-    if sent != aggregated + dead:
-        raise AssertionError(f"{sent} sent, {aggregated} aggregated, {dead} dead letters")
+    counted, dead = accounts.aggregated(places), accounts.dead(places, ACTIVITY)
+    if sent != counted + dead:
+        raise AssertionError(f"{sent} sent, {counted} aggregated, {dead} dead letters")
     if report is not None:
         _draw(seen, changed_at, report)
     settled = 60.0
@@ -217,22 +213,6 @@ def wait(holds: Callable[[], bool], what: str, bound_s: float = READY_S) -> None
 def _mean(seen: _Seen, values: list[tuple[float, float]], first: float, end: float) -> float:
     found = seen.between(values, first, end)
     return sum(found) / max(1, len(found))
-
-
-def _aggregated(places: Places) -> int:
-    events = DeltaTable(str(places.activity)).to_pyarrow_table(columns=["events"]).column(0)
-    return int(pc.sum(events).as_py() or 0)
-
-
-def _dead(places: Places) -> int:
-    async def count() -> int:
-        letters = open_dead_letters(places.dead_letters)
-        try:
-            return sum((await letters.count(Which(group=ACTIVITY))).values())
-        finally:
-            await letters.close()
-
-    return asyncio.run(count())
 
 
 def _draw(seen: _Seen, changed_at: float, folder: Path) -> None:

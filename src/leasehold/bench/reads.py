@@ -42,7 +42,7 @@ from leasehold.stores import open_store
 HOURS = 24
 READERS = 50
 ASKED_HOMES = 5_000
-COMPARED = 5
+COMPARED = 3
 LOADED_S = 1_800.0
 DAY_SHARE = 0.2
 """Of the requests; the others are for the page's first view."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import logging
 import threading
 import time
 from collections import deque
@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import pyarrow.compute as pc
 from rich.console import Group as Lines
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 from typer import Exit, Option, echo
@@ -25,13 +25,14 @@ from leasehold.errors import BadInput, LeaseholdError
 from leasehold.feeds.hub import Hub
 from leasehold.homes.alerts import GROUP as ALERTS
 from leasehold.homes.places import ACTIVITY, Places
-from leasehold.ports import Which
 from leasehold.processor.estimator import Estimate, Estimator
-from leasehold.stores import open_dead_letters, open_store
+from leasehold.stores import open_store
 
+log = logging.getLogger("leasehold")
 COMPACT_S = 120.0
 SETTLE_S = 300.0
 HISTORY_HOURS = 2.0
+HOURS_MAX = 1e6
 HOME_HOURS = 20_000
 """Hours of history times homes: about half a minute's work, for the first page waits for it."""
 HOMES = 100_000
@@ -46,7 +47,7 @@ def demo(
         str, Option(metavar="X|max", help="1 is real time, 10 ten times faster, or max.")
     ] = "1",
     minutes: Annotated[
-        float | None, Option(help="Stop by itself after so many minutes; else at Ctrl-C.")
+        float | None, Option(help="Stop by itself after so many minutes; else at Ctrl-C.", min=0)
     ] = None,
     history_hours: Annotated[
         float | None,
@@ -73,11 +74,15 @@ def demo(
     """
     from leasehold.homes.crew import Crew  # noqa: PLC0415  # Spark and the web take time to load
     from leasehold.homes.flaws import Flaws  # noqa: PLC0415
+    from leasehold.homes.lock import Lock  # noqa: PLC0415
     from leasehold.homes.parts import Said, prepare  # noqa: PLC0415
     from leasehold.homes.receiver import Receiver  # noqa: PLC0415
     from leasehold.homes.sensors import parse_speed  # noqa: PLC0415
 
     parse_speed(speed)
+    for name, given in (("--minutes", minutes), ("--history-hours", history_hours)):
+        if given is not None and not given < HOURS_MAX:
+            raise BadInput(f"{name} is {given:g}; give less than {HOURS_MAX:g}")
     Flaws(malformed=malformed, unknown=unknown, wrong_time=wrong_time)  # refuses what cannot be
     places, news = Places(folder), deque[str](maxlen=NEWS)
 
@@ -88,6 +93,7 @@ def demo(
 
     prepare(places)
     with ExitStack() as stack:
+        stack.enter_context(Lock(places.lock, "another demo runs in this folder"))
         receiver = stack.enter_context(Receiver())
         said = Said(
             part="",
@@ -117,7 +123,7 @@ def demo(
         _show(_Scene(look, crew, receiver, news, head), stop, minutes)
         if headless:
             crew.stop_part("sensors")
-            summary = _settle(look, stop)
+            summary = _settle(look)
     if headless:
         echo(json.dumps(summary))
         if summary["missing"]:
@@ -145,7 +151,7 @@ def _page(places: Places, crew: Any, port: int, homes: int) -> Iterator[list[str
             f"[bold]{server.url}[/]",
             f"a resident:  home [bold]{home}[/], access code "
             f"[bold]{Sessions(secrets).access_code(home)}[/]",
-            f"an operator: password [bold]{secrets.operator_password}[/]",
+            f"an operator: password [bold]{escape(secrets.operator_password)}[/]",
         ]
     finally:
         opened.__exit__(None, None, None)
@@ -180,26 +186,21 @@ class _Look:
             return None
         return found if found.started else None
 
-    def dead(self, group: str) -> int:
-        async def count() -> int:
-            letters = open_dead_letters(self._places.dead_letters)
-            try:
-                return sum((await letters.count(Which(group=group))).values())
-            finally:
-                await letters.close()
+    def dead(self) -> int:
+        from leasehold.homes.accounts import dead  # noqa: PLC0415  # it takes its time to load
 
-        return asyncio.run(count())
+        return dead(self._places, ACTIVITY)
 
-    def aggregated(self) -> int:
-        from deltalake import DeltaTable  # noqa: PLC0415
-        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
+    def accounts(self) -> dict[str, int]:
+        from leasehold.homes.accounts import aggregated  # noqa: PLC0415
 
-        try:
-            table = DeltaTable(str(self._places.activity))
-        except TableNotFoundError:
-            return 0
-        events = table.to_pyarrow_table(columns=["events"]).column(0)
-        return int(pc.sum(events).as_py() or 0)
+        sent, counted, dead = self.sent(), aggregated(self._places), self.dead()
+        return {
+            "sent": sent,
+            "aggregated": counted,
+            "dead_letters": dead,
+            "missing": sent - counted - dead,
+        }
 
     def close(self) -> None:
         for estimator in self._estimators.values():
@@ -219,7 +220,8 @@ class _Scene(NamedTuple):
             status: Table | Text = _status(self)
         except LeaseholdError as error:  # it passes, and must not end what is being watched
             status = Text(str(error))
-        return Lines(*self.head, "", status, "", *map(Text, self.news))
+        news = list(self.news)  # others add to it
+        return Lines(*self.head, "", status, "", *map(Text, news))
 
 
 def _show(scene: _Scene, stop: threading.Event, minutes: float | None) -> None:
@@ -261,33 +263,23 @@ def _status(scene: _Scene) -> Table:
             continue
         table.add_row(group, f"{counted(lag.lag_events, 'event')} behind, {duration(lag.lag_s)}")
     table.add_row("webhook", counted(scene.receiver.count, "alert"))
-    table.add_row("dead letters", f"{look.dead(ACTIVITY):,}")
+    table.add_row("dead letters", f"{look.dead():,}")
     return table
 
 
-def _settle(look: _Look, stop: threading.Event) -> dict[str, int]:
-    """Wait until all is done, then account for every event."""
+def _settle(look: _Look) -> dict[str, int]:
+    """Wait until all is done, then account for every event. Ctrl-C ends it."""
     deadline = time.monotonic() + SETTLE_S
     while True:
-        over = stop.is_set() or time.monotonic() >= deadline
+        over = time.monotonic() >= deadline
         lags = [look.estimate(group) for group in (ACTIVITY, ALERTS)]
         if over or all(lag is not None and lag.lag_events == 0 for lag in lags):
             try:
-                return _account(look)
+                return look.accounts()
             except LeaseholdError:
                 if over:
                     raise
         time.sleep(0.5)
-
-
-def _account(look: _Look) -> dict[str, int]:
-    sent, aggregated, dead = look.sent(), look.aggregated(), look.dead(ACTIVITY)
-    return {
-        "sent": sent,
-        "aggregated": aggregated,
-        "dead_letters": dead,
-        "missing": sent - aggregated - dead,
-    }
 
 
 def _tidy(places: Places, stop: threading.Event) -> None:
@@ -301,5 +293,7 @@ def _tidy(places: Places, stop: threading.Event) -> None:
                 compact(str(places.activity), keep_hours=1)
             except LeaseholdError:  # there is no table yet, or it is busy
                 continue
+            except Exception:  # the table grows slow to read, but nothing else depends on it
+                log.exception("compacting %s failed; it is tried again", places.activity)
 
     threading.Thread(target=run, daemon=True).start()

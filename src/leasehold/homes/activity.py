@@ -2,8 +2,8 @@
 
 A row per kind, so that a new kind of sensor needs no new column. Partials of one minute may be
 spread over many rows and files; readers merge them (sums, greatest, latest). The table's folders
-are hours: a reader of the last hour or day opens no others, and compaction sorted by home makes
-what one home needs a few row groups of each hour. The web process keeps the last day in memory.
+are hours: a reader of the last hour or day opens no others. The web process keeps the last day in
+memory; who reads one home out of the table may want it sorted (``leasehold compact --sort-by``).
 
 Every event that decodes is counted in exactly one row. What cannot be true is not dropped but
 counted in rows without a home, whose kind is the reason.
@@ -23,6 +23,7 @@ from leasehold.feeds.hub import Hub
 from leasehold.homes.alerts import CO_PPM
 from leasehold.homes.days import HOMES_MAX, KINDS, MINUTE_MS
 from leasehold.homes.places import ACTIVITY
+from leasehold.homes.readings import HOME_ID
 from leasehold.ports import DeadLetters, LeaseStore
 from leasehold.spark import DeltaSink, SparkProcessor
 
@@ -36,7 +37,6 @@ CO_LIMIT_PPM = CO_PPM
 """From here on carbon monoxide is dangerous."""
 AHEAD_S = 600.0
 BEHIND_S = 31 * 86_400.0
-HOME_ID = "^H[0-9]{6}$"
 
 NO_HOME, UNKNOWN_HOME, UNKNOWN_KIND = "no home", "unknown home", "unknown kind"
 NO_VALUE, NO_TIME, WRONG_TIME = "no value", "no time", "wrong time"
@@ -109,7 +109,7 @@ class Consolidate:
     def _reason(self) -> pl.Expr:
         """Why a reading is not believed; null: it is."""
         home, ts = pl.col("home_id"), pl.col("ts")
-        known = home.str.contains(HOME_ID)
+        known = home.str.contains(f"^{HOME_ID.pattern}$")
         if self.homes is not None:
             known &= home.str.slice(1).cast(pl.Int64, strict=False) < self.homes
         sent = pl.col("enqueued_ms")

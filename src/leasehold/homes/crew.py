@@ -71,7 +71,7 @@ class Crew:
         """``said``: what all parts have in common. ``told`` hears what happens."""
         self._said, self._tell = said, told
         self._news: deque[FleetNews] = deque(maxlen=NEWS_KEPT)
-        self._logs = said.places.folder / "logs"
+        self._logs = said.places.logs
         self._logs.mkdir(parents=True, exist_ok=True)
         self._lock = threading.RLock()
         self._pipeline: dict[str, _Part] = {}
@@ -139,17 +139,20 @@ class Crew:
         self._tell(text)
 
     def _start(self, part: str, name: str) -> _Part:
-        said = replace(self._said, part=part, instance=name)
+        said = replace(self._said, part=part, instance=name, starter=os.getpid())
         path = self._logs / f"{part if part != 'pipeline' else name}.log"
-        with path.open("ab") as file:
-            begin = file.tell()
-            popen = subprocess.Popen(
-                [sys.executable, "-m", "leasehold.homes.parts", said.text()],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for this process; and one signal gets them all
-            )
+        try:
+            with path.open("ab") as file:
+                begin = file.tell()
+                popen = subprocess.Popen(
+                    [sys.executable, "-m", "leasehold.homes.parts", said.text()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C is for us; and one signal gets them all
+                )
+        except OSError as error:  # no room for its log, or no memory
+            raise BadInput(f"{name} cannot be started now: {error}") from error
         return _Part(said, popen, path, begin, time.monotonic(), AGAIN_S)
 
     def _ask(self, name: str, what: str, number: signal.Signals) -> None:
@@ -191,8 +194,8 @@ class Crew:
         pause_s = min(2 * part.pause_s, AGAIN_MAX_S)
         try:
             started = self._start(part.said.part, part.said.instance)
-        except OSError as error:  # no room for its log, or no memory
-            self._told(f"{name} cannot be started now: {error}")
+        except BadInput as error:
+            self._told(str(error))
             part.again_at, part.pause_s = now + pause_s, pause_s
             return part
         started.pause_s = pause_s

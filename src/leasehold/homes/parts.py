@@ -18,16 +18,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from leasehold.errors import BadInput
 from leasehold.feeds.container import Container
 from leasehold.feeds.hub import Hub
 from leasehold.homes.patient_log import PatientLog
 from leasehold.homes.places import Places
+from leasehold.homes.readings import HOME_ID
 from leasehold.stores import open_dead_letters, open_store
 
 LEASES: dict[str, Any] = {"lease_ttl_s": 6.0, "balance_interval_s": 2.0}
 """Quick enough to watch, slow enough for a machine that is busy."""
 PARTITIONS = 16
-RETENTION_S = 6 * 3600.0
+RETENTION_BYTES = 4 << 30
+"""Not by time: what nobody has read yet must not go because the application stood still."""
+FAST_S = 365 * 86_400.0
+"""How far ahead the sensors' clock may be if they ever ran faster than real time."""
 log = logging.getLogger("leasehold")
 
 
@@ -39,6 +44,8 @@ class Said:
     folder: str
     instance: str
     homes: int
+    starter: int = 0
+    """The process that started it."""
     speed: str = "1"
     history_hours: float = 0.0
     seed: int = 1
@@ -51,20 +58,30 @@ class Said:
     def places(self) -> Places:
         return Places(Path(self.folder))
 
+    def has(self, home: str) -> bool:
+        """Whether there is such a home."""
+        return HOME_ID.fullmatch(home) is not None and int(home[1:]) < self.homes
+
     def text(self) -> str:
         return json.dumps(asdict(self))
 
 
 def prepare(places: Places) -> None:
     """Hub and container, if this is the first time."""
-    places.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        places.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"nothing can be kept in {places.folder}: {error.strerror}; choose a folder that you "
+            "may write to"
+        ) from error
     if not places.hub.exists():
         Hub.create(
             places.hub,
             name="sensors",
             namespace="homes.local",
             partitions=PARTITIONS,
-            retention_s=RETENTION_S,
+            retention_bytes=RETENTION_BYTES,
         ).close()
     if not places.alerts.exists():
         Container.create(
@@ -85,7 +102,9 @@ def pipeline(said: Said) -> None:
     }
     spark = local_session(1, name=said.instance, settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
-    ahead = {} if said.speed == "1" else {"ahead_s": 365 * 86_400.0}
+    if said.speed != "1":
+        places.fast.touch()
+    ahead = {"ahead_s": FAST_S} if places.fast.exists() else {}
     activity_processor(
         spark,
         Hub.open(places.hub),
@@ -114,7 +133,12 @@ def alerts(said: Said) -> None:
     async def run() -> None:
         await asyncio.gather(
             alerts_processor(
-                hub, open_store(places.store), container, dead_letters=letters, **settings
+                hub,
+                open_store(places.store),
+                container,
+                dead_letters=letters,
+                known=said.has,
+                **settings,
             ).run_async(),
             notify_unit(
                 container,
@@ -163,11 +187,11 @@ PARTS: dict[str, Callable[[Said], None]] = {
 }
 
 
-def _end_with_parent() -> None:
-    parent = os.getppid()
+def _end_with(starter: int) -> None:
+    """So that nothing is left behind, whatever becomes of the process that started this one."""
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == starter:
             time.sleep(1.0)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -182,7 +206,7 @@ def main(text: str) -> None:
         handlers=[PatientLog(sys.stderr.fileno())],
     )
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    _end_with_parent()
+    _end_with(said.starter)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started this
     try:
         PARTS[said.part](said)

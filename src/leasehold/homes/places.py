@@ -46,6 +46,19 @@ class Places:
         return f"sqlite:///{self.folder.resolve() / 'dead.db'}"
 
     @property
+    def fast(self) -> Path:
+        """There if sensors ever ran faster than real time, so that their clock may be ahead."""
+        return self.folder / "sensors.fast"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / "demo.lock"
+
+    @property
     def snapshot(self) -> Path:
         """What the web process had in memory; it may be removed at any time."""
         return self.folder / "web-window.npz"

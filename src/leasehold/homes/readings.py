@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ Bytes = npt.NDArray[np.uint8]
 TS_DIGITS = 13
 TS_MIN_MS, TS_MAX_MS = 10 ** (TS_DIGITS - 1), 10**TS_DIGITS - 1
 PPM_MAX = 999.9
+HOME_ID = re.compile(r"H[0-9]{6}")
 _ZERO = ord("0")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import threading
 import zipfile
@@ -21,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from leasehold.homes.days import CO, GLASS, HOMES_MAX, KINDS, Ints
+from leasehold.homes.readings import HOME_ID
 
 HOUR_MINUTES = 60
 BUCKET_MINUTES = 30
@@ -40,7 +40,6 @@ COLUMNS = (
 )
 EVENTS_MAX, LEVEL_MAX = 255, 65_535
 PER_PPM = 10
-HOME_ID = re.compile(r"H[0-9]{6}")
 
 
 class Reading(NamedTuple):

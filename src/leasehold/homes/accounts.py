@@ -1,0 +1,40 @@
+"""Where every event has gone: what is in the aggregates, what is set aside."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from leasehold.errors import SinkUnavailable
+from leasehold.homes.places import Places
+from leasehold.ports import Which
+from leasehold.stores import open_dead_letters
+
+
+def aggregated(places: Places) -> int:
+    """Events counted in the activity table."""
+    try:
+        table = DeltaTable(str(places.activity)).to_pyarrow_dataset()
+        # One by one: a day has more rows than memory should hold.
+        batches = table.to_batches(columns=["events"])
+        return sum(int(pc.sum(batch.column(0)).as_py() or 0) for batch in batches)
+    except TableNotFoundError:
+        return 0
+    except (DeltaError, OSError) as error:
+        raise SinkUnavailable(f"{places.activity} cannot be read: {error}") from error
+
+
+def dead(places: Places, group: str) -> int:
+    """Its dead letters."""
+
+    async def count() -> int:
+        letters = open_dead_letters(places.dead_letters)
+        try:
+            return sum((await letters.count(Which(group=group))).values())
+        finally:
+            await letters.close()
+
+    return asyncio.run(count())
