@@ -17,6 +17,7 @@ import leasehold as lh
 from leasehold.feeds.arrow_events import EVENT_SCHEMA, ArrowEvents
 from leasehold.homes.alerts import (
     CO_PPM,
+    TS_MAX_MS,
     Malformed,
     alerts_processor,
     is_urgent,
@@ -170,6 +171,8 @@ def good(body):
         {"ts": 1.5},
         {"ts": True},
         {"ts": 1 << 60},
+        {"ts": TS_MAX_MS + 1},
+        {"ts": -TS_MAX_MS - 1},
     ],
 )
 def test_a_field_of_a_wrong_kind_makes_a_reading_malformed_and_is_named(change):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,11 @@ from web_site import MINE, OTHER, Site
 
 import leasehold as lh
 from leasehold.core.model import Member
+from leasehold.errors import FeedUnavailable
 from leasehold.homes.places import Places, co_wanted, sensor_clock
 from leasehold.homes.sensors import add_co_detectors
 from leasehold.homes.web import WebServer
+from leasehold.homes.web.alerts import RecentAlerts
 from leasehold.homes.web.operations import Operations, Watched
 
 
@@ -95,6 +98,148 @@ def test_alerts_are_the_newest_first_and_not_too_many(site: Site) -> None:
         wait_until(lambda: len(client.get("/api/home").json()["alerts"]) == 20)
         times = [alert["ts_ms"] for alert in client.get("/api/home").json()["alerts"]]
     assert times == list(range(1229, 1209, -1))
+
+
+def test_alerts_with_a_wrong_clock_do_not_hide_new_ones(site: Site) -> None:
+    far = {"home_id": MINE, "type": "glass", "value": 1, "ts": 9_000_000_000_000_000}
+    for n in range(20):
+        site.alerts.insert(far | {"id": f"far{n:02d}", "enqueued_ms": 1000 + n})
+    site.alerts.insert(far | {"id": "a", "ts": 5, "enqueued_ms": 2000})
+    with site.client(site.token()) as client:
+        alerts = client.get("/api/home").json()["alerts"]
+        assert [each["id"] for each in alerts] == ["a", *(f"far{n:02d}" for n in range(19, 0, -1))]
+        assert [each["ts_ms"] for each in alerts[:2]] == [5, 1019]  # a browser knows no such time
+
+
+def alert(id: str, home: str = MINE) -> dict[str, Any]:
+    return {"id": id, "home_id": home, "type": "glass", "value": 1, "ts": 1}
+
+
+class Alerts:
+    """A container with the alerts of one home, looked at without any pause."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+        monkeypatch.setattr("leasehold.homes.web.alerts.LOOK_S", 0.0)
+        self.container = lh.Container.create(
+            folder / "alerts.db", name="alerts", namespace="homes", partition_key="/home_id"
+        )
+        self.container.upsert_many(alert(f"x{n:04d}") for n in range(count))
+        self.recent = RecentAlerts(self.container)
+
+    async def ids(self) -> list[str]:
+        return [each["id"] for each in await self.recent.of(MINE)]
+
+    def listed(self) -> int:
+        return self.container.requests["list"]
+
+
+def test_a_home_is_read_once_then_only_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts = Alerts(tmp_path, monkeypatch, 1440)
+
+    async def story() -> None:
+        assert (await alerts.ids())[:2] == ["x1439", "x1438"]
+        assert alerts.listed() > 1
+        listed = alerts.listed()
+        for n in range(30):
+            alerts.container.insert(alert(f"other{n}", OTHER))
+            alerts.container.insert(alert(f"a{n:02d}"))
+            assert (await alerts.ids())[0] == f"a{n:02d}"
+        assert await alerts.ids() == [f"a{n:02d}" for n in range(29, 9, -1)]
+        alerts.container.upsert(alert("a29") | {"value": 2})
+        assert (await alerts.recent.of(MINE))[0]["value"] == 2
+        alerts.container.split(alerts.container.range_of(MINE))
+        alerts.container.insert(alert("after the split"))
+        assert (await alerts.ids())[0] == "after the split"
+        assert alerts.listed() == listed
+
+    asyncio.run(story())
+
+
+def test_what_comes_while_a_home_is_read_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts = Alerts(tmp_path, monkeypatch, 3)
+    read = alerts.container.list
+
+    def slow(*given: Any, **more: Any) -> Any:
+        found = read(*given, **more)
+        if alerts.container.read("late", MINE) is None:
+            alerts.container.insert(alert("late"))
+            asyncio.run_coroutine_threadsafe(alerts.recent.of(OTHER), loop[0]).result(30)
+        return found
+
+    loop: list[asyncio.AbstractEventLoop] = []
+
+    async def story() -> None:
+        loop.append(asyncio.get_running_loop())
+        assert await alerts.ids() == ["late", "x0002", "x0001", "x0000"]
+
+    monkeypatch.setattr(alerts.container, "list", slow)
+    asyncio.run(story())
+
+
+def test_nor_is_what_comes_before_changes_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts = Alerts(tmp_path, monkeypatch, 1)
+    feed = alerts.container.feed()
+    held, go_on, locate = threading.Event(), threading.Event(), feed.position_of
+
+    def slow(*given: Any) -> Any:
+        held.set()
+        go_on.wait(30)
+        return locate(*given)
+
+    async def story() -> None:
+        monkeypatch.setattr(feed, "position_of", slow)
+        first = asyncio.create_task(alerts.recent.of(OTHER))
+        await asyncio.to_thread(held.wait, 30)
+        assert await alerts.ids() == ["x0000"]
+        alerts.container.insert(alert("late"))
+        go_on.set()
+        await first
+        assert await alerts.ids() == ["late", "x0000"]
+
+    asyncio.run(story())
+
+
+def test_removed_alerts_go_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alerts = Alerts(tmp_path, monkeypatch, 2)
+
+    async def story() -> None:
+        assert await alerts.ids() == ["x0001", "x0000"]
+        alerts.container.delete("x0001", MINE)
+        monkeypatch.setattr("leasehold.homes.web.alerts.READ_AGAIN_S", 0.0)
+        assert await alerts.ids() == ["x0000"]
+
+    asyncio.run(story())
+
+
+def test_nobody_waits_for_the_container_but_who_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts = Alerts(tmp_path, monkeypatch, 2)
+    held, go_on = threading.Event(), threading.Event()
+
+    def stuck(*_: Any) -> Any:
+        held.set()
+        go_on.wait(30)
+        raise FeedUnavailable("the disk is gone")
+
+    async def story() -> None:
+        await alerts.ids()
+        monkeypatch.setattr(alerts.container.feed(), "read_batch", stuck)
+        looking = asyncio.create_task(alerts.ids())
+        await asyncio.to_thread(held.wait, 30)
+        assert await alerts.ids() == ["x0001", "x0000"]
+        assert not looking.done()
+        go_on.set()
+        assert await looking == ["x0001", "x0000"]
+        assert alerts.recent.failing == "the disk is gone"
+
+    asyncio.run(story())
 
 
 def test_a_table_that_cannot_be_read_is_said_to_resident_operator_and_probe(site: Site) -> None:

@@ -35,7 +35,8 @@ log = logging.getLogger("leasehold")
 GROUP = "alerts"
 CO_PPM = 50.0
 NAME_CHARS_MAX = 128
-TS_MAX_MS = 1 << 53
+TS_MAX_MS = 8_640_000_000_000_000
+"""The last time that a browser knows, in the year 275760."""
 RETRY = Retry(attempts=10, backoff_s=0.5, backoff_max_s=60.0, then="dead-letter")
 """For what nobody thought of. What can never be right is set aside at once, and a container in
 trouble is waited for."""
@@ -107,7 +108,7 @@ def parse(body: bytes) -> Reading:
     value, ts = fields.get("value"), fields.get("ts")
     if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
         raise Malformed(f"value is {value!r:.60}; it is a number")
-    if isinstance(ts, bool) or not isinstance(ts, int) or not -TS_MAX_MS < ts < TS_MAX_MS:
+    if isinstance(ts, bool) or not isinstance(ts, int) or abs(ts) > TS_MAX_MS:
         raise Malformed(f"ts is {ts!r:.60}; it is milliseconds since 1970")
     return Reading(fields["home_id"], fields["sensor_id"], fields["type"], value, ts)
 

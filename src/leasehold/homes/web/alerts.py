@@ -2,72 +2,150 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import nlargest
+from math import inf
 from typing import Any
 
+from leasehold.core.model import Checkpoint
 from leasehold.errors import LeaseholdError
 from leasehold.feeds.container import Container
+from leasehold.homes.alerts import TS_MAX_MS
 
 SHOWN = 20
 PAGE = 200
 LOOK_S = 0.5
+READ_AGAIN_S = 300.0
+"""For what the change feed does not tell: that alerts were removed."""
 HOMES_KEPT = 2000
+
+Document = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Home:
+    known_at: float
+    alerts: list[dict[str, Any]] = field(default_factory=list)
+    newest: dict[str, Document] = field(default_factory=dict)
+    whole: bool = False
+    """Its documents were read; before that there are only changes."""
+
+    def take(self, documents: Iterable[Document]) -> None:
+        for document in documents:
+            known = self.newest.get(document["id"])
+            if known is None or known["_lsn"] < document["_lsn"]:
+                self.newest[document["id"]] = document
+        newest = _newest(self.newest.values())
+        self.newest = {document["id"]: document for document in newest}
+        self.alerts = [_shown(document) for document in newest]
 
 
 class RecentAlerts:
-    """Asked by every open page every second, so a home is read again only after a change."""
+    """Asked by every open page every second. A home is read once, then followed by the changes of
+    all homes, which are read once for all pages. Files are read in threads; all else happens on the
+    loop."""
 
     def __init__(self, container: Container | None) -> None:
         self._container = container
-        self._known: OrderedDict[str, tuple[tuple[int, ...], list[dict[str, Any]]]] = OrderedDict()
-        self._state: tuple[int, ...] = ()
-        self._looked_at = -1e9
+        self._homes: OrderedDict[str, _Home] = OrderedDict()
+        self._positions: dict[str, Checkpoint] = {}
+        """By range, where the changes go on."""
+        self._looked_at = -inf
         self.failing = ""
 
-    def of(self, home_id: str) -> list[dict[str, Any]]:
+    async def of(self, home_id: str) -> list[dict[str, Any]]:
         """The newest first."""
         if self._container is None:
             return []
+        home = self._home(home_id)
         try:
-            state = self._changes()
-            known = self._known.get(home_id)
-            if known is None or known[0] != state:
-                known = (state, self._read(self._container, home_id))
-                self._known[home_id] = known
-                self._known.move_to_end(home_id)
-                while len(self._known) > HOMES_KEPT:
-                    self._known.popitem(last=False)
-            self.failing = ""
-            return known[1]
+            if time.monotonic() - self._looked_at >= LOOK_S:
+                await self._look(self._container)
+            if not home.whole:
+                followed = bool(self._positions)  # else what comes while it is read is missed
+                home.take(await asyncio.to_thread(_read, self._container, home_id))
+                home.whole = followed
         except LeaseholdError as error:  # the page shows all the rest, and says so
             self.failing = str(error)
-            return []
+        return home.alerts
 
-    def _changes(self) -> tuple[int, ...]:
-        """Where the container's ranges end."""
-        assert self._container is not None
-        if time.monotonic() - self._looked_at >= LOOK_S:
+    def _home(self, home_id: str) -> _Home:
+        now, home = time.monotonic(), self._homes.get(home_id)
+        if home is None or now - home.known_at >= READ_AGAIN_S:
+            home = self._homes[home_id] = _Home(now)
+        self._homes.move_to_end(home_id)
+        while len(self._homes) > HOMES_KEPT:
+            self._homes.popitem(last=False)
+        return home
+
+    async def _look(self, container: Container) -> None:
+        """At what has changed in homes that are known."""
+        self._looked_at = inf  # the others go on with what is known
+        try:
+            found = await asyncio.to_thread(self._changes, container)
+        finally:
             self._looked_at = time.monotonic()
-            self._state = tuple(extent.end for extent in self._container.feed().kept())
-        return self._state
+        self._positions, changed = found
+        for home_id, documents in changed.items():
+            if home_id in self._homes:
+                self._homes[home_id].take(documents)
+        self.failing = ""
 
-    def _read(self, container: Container, home_id: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        while page := container.list(
-            home_id, max_items=PAGE, after=str(found[-1]["id"]) if found else ""
-        ):
-            found += page
-        shown = [_shown(document) for document in found]
-        return sorted(shown, key=lambda each: -each["ts_ms"])[:SHOWN]
+    def _changes(
+        self, container: Container
+    ) -> tuple[dict[str, Checkpoint], dict[str, list[Document]]]:
+        """And where to go on."""
+        feed = container.feed()
+        ends: dict[str, Checkpoint] = {}
+        changed: dict[str, list[Document]] = {}
+        if not self._positions:
+            return {each.id: feed.position_of(each.id, "now") for each in feed.leaves()}, changed
+        ahead = list(self._positions.items())
+        while ahead:
+            range, position = ahead.pop()
+            batch = feed.read_batch(range, position, PAGE)
+            for change in batch.events:
+                if change.partition_key in self._homes:
+                    changed.setdefault(change.partition_key, []).append(change.document)
+            if batch.events:
+                ahead.append((range, batch.next))
+            elif batch.children:
+                ahead += batch.children.items()
+            else:
+                ends[range] = batch.next
+        return ends, changed
 
 
-def _shown(document: dict[str, Any]) -> dict[str, Any]:
+def _read(container: Container, home_id: str) -> list[Document]:
+    """The container lists by id only, so all of them are looked at."""
+    newest: list[Document] = []
+    after = ""
+    while page := container.list(home_id, max_items=PAGE, after=after):
+        newest, after = _newest([*newest, *page]), str(page[-1]["id"])
+    return newest
+
+
+def _newest(documents: Iterable[Document]) -> list[Document]:
+    """By when they came, not by the sensor's clock: one that is wrong must not hide new ones."""
+    return nlargest(SHOWN, documents, key=lambda each: (_came_ms(each), each["_lsn"]))
+
+
+def _came_ms(document: Document) -> int:
+    """When the hub had it, or else when it was written."""
+    came = document.get("enqueued_ms")
+    return came if isinstance(came, int) else int(document["_ts"] * 1000)
+
+
+def _shown(document: Document) -> dict[str, Any]:
     ts, value = document.get("ts"), document.get("value")
-    written = document.get("_ts", 0)
+    known = isinstance(ts, int) and abs(ts) <= TS_MAX_MS
     return {
         "id": str(document["id"]),
         "kind": str(document.get("kind") or document.get("type") or "alert"),
-        "ts_ms": ts if isinstance(ts, int) else int(written * 1000),
+        "ts_ms": ts if known else _came_ms(document),
         "value": value if isinstance(value, int | float) else None,
     }

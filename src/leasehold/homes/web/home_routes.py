@@ -51,7 +51,8 @@ class HomeRoutes:
 
     async def _about(self, home_id: str) -> dict[str, Any]:
         state = await self._read(self._reads.home_state, home_id)
-        return home_dict(state, self._alerts.of(home_id), failing=self._trouble())
+        alerts = await self._alerts.of(home_id)
+        return home_dict(state, alerts, failing=self._trouble())
 
     async def _read(self, read: Callable[[str], Any], home_id: str) -> Any:
         """Memory answers at once; the table is asked in a thread."""
