@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -362,6 +363,44 @@ def test_what_was_before_the_first_look_is_no_move(tmp_path: Path) -> None:
         ("1", "a", 0),
     ]
     assert about["lag_events"] == 1
+
+
+def test_whatever_goes_wrong_is_said_and_looking_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("leasehold.homes.web.operations.LOOK_S", 0.01)
+    group = Group(tmp_path)
+    group.operations._dead_letters = letters = lh.open_dead_letters("memory://")
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("nobody thought of it")
+
+    def said() -> tuple[str, str]:
+        found = group.operations.as_dict()
+        return found["groups"][0]["failing"], found["failing"]
+
+    async def until(holds: Callable[[], bool]) -> None:
+        while not holds():
+            assert not watching.done()
+            await asyncio.sleep(0.01)
+
+    async def story() -> None:
+        nonlocal watching
+        await group.begin()
+        watching = asyncio.create_task(group.operations.run())
+        with monkeypatch.context() as trouble:
+            trouble.setattr(group.store, "snapshot", broken)
+            trouble.setattr(letters, "count", broken)
+            await until(lambda: all("nobody thought of it" in text for text in said()))
+            await asyncio.sleep(0.05)
+        await until(lambda: said() == ("", ""))
+        watching.cancel()
+
+    watching: asyncio.Task[None]
+    asyncio.run(asyncio.wait_for(story(), 60))
+    told = [record for record in caplog.records if "nobody thought of it" in record.message]
+    assert len(told) == 2  # once each, however often it is tried
+    assert all(record.exc_info for record in told)
 
 
 def test_the_sensors_clock_is_the_walls_unless_they_run_ahead(tmp_path: Path) -> None:

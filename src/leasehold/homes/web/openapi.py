@@ -121,6 +121,7 @@ OPERATIONS = _object(
             )
         ),
         "dead_letters": _map(WHOLE),
+        "failing": TEXT,
         "fleet": _object(
             {
                 "available": FLAG,

@@ -9,13 +9,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from leasehold.core.model import Lease, Snapshot
 from leasehold.errors import LeaseholdError
-from leasehold.ports import DeadLetters, Feed, LeaseStore, Which
+from leasehold.ports import DeadLetters, Feed, LeaseStore, Which, error_text
 from leasehold.processor.estimator import Estimate, Estimator
 from leasehold.processor.metrics import LagMetrics, Registry
 
@@ -26,7 +26,7 @@ SAMPLES_KEPT = 300
 LATE = 0.5
 """An owner that has let so much of its time to live pass without renewing is no longer there."""
 
-How = Literal["claimed", "moved", "failed over", "released"]
+How = Literal["claimed", "moved", "failed over"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,7 @@ class Operations:
             self._groups.append(_Group(each, estimator, metrics))
         self._dead_letters, self._wall = dead_letters, wall
         self._dead: dict[str, int] = {}
+        self._failing = ""
         self.moves: deque[Move] = deque(maxlen=MOVES_KEPT)
 
     async def run(self) -> None:
@@ -92,17 +93,30 @@ class Operations:
 
     async def look(self) -> None:
         for group in self._groups:
-            try:
-                await self._look_at(group)
-                group.failing = ""
-            except LeaseholdError as error:
-                group.failing = str(error)
+            what = f"group {group.watched.group}"
+            group.failing = await self._tried(self._look_at(group), what, group.failing)
+        self._failing = await self._tried(self._count_dead(), "dead letters", self._failing)
+
+    async def _tried(self, looking: Awaitable[None], what: str, failing: str) -> str:
+        """Why it failed, if it did. Whatever it is: a watch that ends unseen would leave the page
+        with old numbers."""
+        try:
+            await looking
+        except LeaseholdError as error:
+            found, odd = str(error), False
+        except Exception as error:
+            found, odd = error_text(error), True
+        else:
+            return ""
+        text = f"{what} cannot be looked at now: {found}"
+        if text != failing:
+            log.warning("%s", text, exc_info=odd)
+        return text
+
+    async def _count_dead(self) -> None:
         if self._dead_letters is not None:
-            try:
-                counts = await self._dead_letters.count(Which(redriven=False))
-                self._dead = {group.name: count for group, count in counts.items()}
-            except LeaseholdError as error:
-                log.warning("dead letters cannot be counted now: %s", error)
+            counts = await self._dead_letters.count(Which(redriven=False))
+            self._dead = {group.name: count for group, count in counts.items()}
 
     async def _look_at(self, group: _Group) -> None:
         snapshot = await group.watched.store.snapshot(group.estimator.group)
@@ -156,6 +170,7 @@ class Operations:
                 for move in list(self.moves)[:50]
             ],
             "dead_letters": dict(self._dead),
+            "failing": self._failing,
         }
 
 

@@ -140,7 +140,7 @@ function aside() {
 
 function draw() {
   if (!news) return;
-  const trouble = [news.table.failing, ...news.groups.map((each) => each.failing)].filter(Boolean);
+  const trouble = [news.failing, news.table.failing, ...news.groups.map((each) => each.failing)].filter(Boolean);
   byId("trouble").hidden = !trouble.length;
   byId("trouble").textContent = trouble.join(" · ");
   if (!news.groups.some((each) => each.name === chosen)) chosen = news.groups[0]?.name;
