@@ -62,6 +62,7 @@ class Site:
     alerts: lh.Container
     fleet: PretendedFleet
     reads: Reads
+    store: lh.LeaseStore
     co: list[bool] = field(default_factory=list)
 
     def client(self, token: str | None = None, **more: Any) -> httpx.Client:
@@ -116,4 +117,4 @@ def open_site(folder: Path, **more: Any) -> Iterator[Site]:
         )
         wait_until(lambda: reads.loaded)
         with WebServer(app) as server:
-            yield Site(server.url, app, sessions, table, alerts, fleet, reads, co)
+            yield Site(server.url, app, sessions, table, alerts, fleet, reads, store, co)

@@ -1,6 +1,6 @@
 import { drawLanes, fillTable, KINDS } from "./chart.js";
 import { icon } from "./icons.js";
-import { ago, at, atExactly, byId, fill, follow, make, onDay } from "./page.js";
+import { ago, announce, at, atExactly, byId, fill, follow, iso, make, onDay, write } from "./page.js";
 
 const STATES = {
   quiet: { icon: "quiet", text: "All quiet" },
@@ -14,6 +14,7 @@ const ALARMS = { glass: "Glass was broken", co: "Carbon monoxide" };
 let home = null;
 let day = null;
 let shown = "hour";
+let stale = false; // the connection is lost, and what is shown may no longer be true
 let offset = 0; // between the server's clock and ours
 
 const now = () => Date.now() + offset;
@@ -57,41 +58,57 @@ function sensorCard(sensor) {
     make("span", { class: "sensor-icon" }, sensorIcon(sensor)),
     make("span", { class: "sensor-name" }, sensor.kind === "co" ? "Carbon monoxide" : KINDS[sensor.kind].name),
     make("strong", { class: "sensor-state" }, sensor.silent ? "Silent" : condition(sensor), sensor.kind === "co" && !sensor.silent ? make("small", {}, sensor.active ? " dangerous" : " normal") : null),
-    make("span", { class: "sensor-foot" }, make("time", { datetime: new Date(sensor.ts_ms).toISOString(), title: atExactly(sensor.ts_ms) }, ago(sensor.ts_ms, now())), battery),
+    make("span", { class: "sensor-foot" }, make("time", { datetime: iso(sensor.ts_ms), title: atExactly(sensor.ts_ms) }, ago(sensor.ts_ms, now())), battery),
   );
 }
 
+const alertText = (alert) => (alert.kind === "glass" ? "Glass was broken" : alert.kind === "co" ? `Carbon monoxide: ${alert.value} ppm` : alert.kind);
+
 function alertItem(alert) {
-  const text = alert.kind === "glass" ? "Glass was broken" : alert.kind === "co" ? `Carbon monoxide: ${alert.value} ppm` : alert.kind;
   return make(
     "li",
     { "data-id": alert.id },
     make("span", { class: "alert-icon" }, icon(alert.kind === "co" ? "co" : alert.kind === "glass" ? "glass" : "alarm")),
-    make("span", { class: "alert-text" }, text),
-    make("time", { datetime: new Date(alert.ts_ms).toISOString() }, onDay(alert.ts_ms)),
+    make("span", { class: "alert-text" }, alertText(alert)),
+    make("time", { datetime: iso(alert.ts_ms) }, onDay(alert.ts_ms)),
   );
 }
 
 const kindsShown = () => Object.keys(KINDS).filter((kind) => home.sensors.some((sensor) => sensor.kind === kind));
 
-function draw() {
-  if (!home) return;
-  const hero = byId("hero");
-  if (hero.dataset.state !== home.state) {
-    hero.dataset.state = home.state;
-    const open = home.state === "open" && home.why.length === 1 ? `${home.why[0]}-open` : STATES[home.state].icon;
-    byId("state-icon").replaceChildren(icon(open));
+function hero() {
+  if (!stale) {
+    const one = home.state === "open" && home.why.length === 1;
+    return { state: home.state, sign: one ? `${home.why[0]}-open` : STATES[home.state].icon, title: headline(home.state, home.why), text: detail(home.state, home.sensors) };
   }
-  const title = headline(home.state, home.why);
-  if (byId("state").textContent !== title) byId("state").textContent = title;
-  byId("detail").textContent = detail(home.state, home.sensors);
+  const last = home ? `Last known: ${headline(home.state, home.why)}, at ${at(home.now_ms)}. What happens now is not shown.` : "Your home cannot be reached. It is tried again by itself.";
+  return { state: "silent", sign: "silent", title: "No connection", text: last };
+}
+
+function drawHero() {
+  const { state, sign, title, text } = hero();
+  const place = byId("hero");
+  if (place.dataset.sign !== sign) byId("state-icon").replaceChildren(icon(sign));
+  place.dataset.sign = sign;
+  place.dataset.state = state;
+  byId("state").setAttribute("aria-live", state === "alarm" ? "assertive" : "polite");
+  write("state", title);
+  write("detail", text);
   document.title = `${title} · My home`;
+}
+
+function draw() {
+  if (!home && !stale) return;
+  drawHero();
+  byId("main").classList.toggle("stale", stale);
+  if (!home) return;
   const loading = home.loading && home.state !== "loading" ? "Older readings are still being fetched; the charts fill up by themselves." : "";
   byId("trouble").hidden = !(home.failing || loading);
   byId("trouble").className = home.failing ? "trouble" : "note";
-  byId("trouble").textContent = home.failing || loading;
+  write("trouble", home.failing || loading);
   fill(byId("sensors"), home.sensors.length ? home.sensors.map(sensorCard) : [make("li", { class: "empty" }, home.loading ? "One moment." : "No sensor has reported yet.")]);
   fill(byId("alerts"), home.alerts.length ? home.alerts.map(alertItem) : [make("li", { class: "empty" }, "No alerts. Good.")]);
+  announce(home.alerts.map((each) => [each.id, `New alert: ${alertText(each)}, ${onDay(each.ts_ms)}`]));
 }
 
 function drawChart() {
@@ -133,10 +150,18 @@ setInterval(async () => {
   drawChart();
 }, 30000);
 
-follow("/api/home/live", "home", (news) => {
-  home = news;
-  offset = news.now_ms - Date.now();
-  draw();
-  drawChart();
-  byId("hero").dataset.at = at(news.now_ms);
-});
+follow(
+  "/api/home/live",
+  "home",
+  (news) => {
+    home = news;
+    stale = false;
+    offset = news.now_ms - Date.now();
+    draw();
+    drawChart();
+  },
+  () => {
+    stale = true;
+    draw();
+  },
+);

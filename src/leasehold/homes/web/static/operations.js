@@ -1,9 +1,11 @@
 import { drawFlow } from "./chart.js";
 import { icon } from "./icons.js";
-import { atExactly, byId, count, fill, follow, make, post, seconds } from "./page.js";
+import { announce, atExactly, byId, count, fill, follow, make, post, seconds, write } from "./page.js";
 
 const MAIN = "activity";
 let news = null;
+let newsAt = 0;
+let stale = false; // the connection is lost
 let chosen = MAIN;
 const hues = new Map();
 
@@ -41,23 +43,24 @@ function chip(partition, main) {
   return make("li", { class: "chip", "data-level": level, title: `partition ${partition}: ${count(behind)} events behind` }, partition);
 }
 
+const over = (state) => state === "ended" || state === "killed";
+
+function actButton(act, title, name, style = "") {
+  return make("button", { type: "button", class: `small ${style}`, "data-act": act, "data-name": name, "aria-label": `${title} ${name}` }, title);
+}
+
 function instanceCard(instance, main, states) {
-  const state = states.get(instance.name);
-  const words = !instance.live ? "gone, its leases run out" : state && state !== "running" ? state : (instance.seen_s ?? 0) > 5 ? `silent for ${seconds(instance.seen_s)}` : "running";
-  const managed = states.has(instance.name) && state !== "ended";
-  const buttons = managed
-    ? make(
-        "span",
-        { class: "actions" },
-        make("button", { type: "button", class: "small", "data-act": "stop", "data-name": instance.name, "aria-label": `Stop ${instance.name}` }, "Stop"),
-        make("button", { type: "button", class: "small danger", "data-act": "kill", "data-name": instance.name, "aria-label": `Kill ${instance.name}` }, "Kill"),
-      )
-    : null;
+  const { name } = instance;
+  const state = states.get(name);
+  const live = instance.live && !over(state);
+  const words = !live ? "gone, its leases run out" : state && state !== "running" ? state : (instance.seen_s ?? 0) > 5 ? `silent for ${seconds(instance.seen_s)}` : "running";
+  const stop = state === "stopping" ? null : actButton("stop", "Stop", name);
+  const buttons = state && !over(state) ? make("span", { class: "actions" }, stop, actButton("kill", "Kill", name, "danger")) : null;
   return make(
     "li",
-    { class: `instance hue-${look(instance.name)}`, "data-live": instance.live, "data-name": instance.name },
-    make("div", { class: "instance-head" }, make("strong", {}, instance.name), make("span", { class: "detail" }, words), buttons),
-    instance.partitions.length ? make("ul", { class: "chips", "aria-label": `Partitions of ${instance.name}` }, ...instance.partitions.map((each) => chip(each, main))) : make("p", { class: "empty" }, "Standing by: no partition"),
+    { class: `instance hue-${look(name)}`, "data-live": String(live), "data-name": name },
+    make("div", { class: "instance-head" }, make("strong", {}, name), make("span", { class: "detail" }, words), buttons),
+    instance.partitions.length ? make("ul", { class: "chips", "aria-label": `Partitions of ${name}` }, ...instance.partitions.map((each) => chip(each, main))) : make("p", { class: "empty" }, "Standing by: no partition"),
   );
 }
 
@@ -66,33 +69,27 @@ function instances() {
   if (!main) return [];
   const states = new Map(news.fleet.instances.map((each) => [each.name, each.state]));
   const known = new Set(main.instances.map((each) => each.name));
-  const coming = news.fleet.instances.filter((each) => !known.has(each.name) && each.state !== "ended").map((each) => ({ name: each.name, live: true, seen_s: null, partitions: [] }));
-  const cards = [...main.instances, ...coming].map((each) => instanceCard(each, main, states));
+  const coming = news.fleet.instances.filter((each) => !known.has(each.name) && !over(each.state)).map((each) => ({ name: each.name, live: true, seen_s: null, partitions: [] }));
+  const shown = main.instances.filter((each) => each.partitions.length || !over(states.get(each.name)));
+  const cards = [...shown, ...coming].map((each) => instanceCard(each, main, states));
   const free = main.partitions.filter((each) => each.owner === null).map((each) => each.id);
   if (free.length) cards.push(make("li", { class: "instance nobody" }, make("div", { class: "instance-head" }, make("strong", {}, "Nobody"), make("span", { class: "detail" }, "waiting for an owner")), make("ul", { class: "chips" }, ...free.map((each) => chip(each, main)))));
   return cards.length ? cards : [make("li", { class: "empty" }, "No instance runs.")];
 }
 
-function moveItem(move) {
-  const badge = { claimed: "claimed", moved: "moved", "failed over": "failover" }[move.how] ?? move.how;
+function fromMove(move) {
   const route = move.from ? `${move.from} → ${move.to}` : `→ ${move.to}`;
-  return make(
-    "li",
-    { "data-how": move.how },
-    make("time", {}, atExactly(move.at_ms)),
-    make("span", { class: "badge" }, badge),
-    make("span", { class: "route" }, `${move.group} ${move.partition}: ${route}`),
-  );
+  return { at: move.at_ms, how: move.how, badge: move.how === "failed over" ? "failover" : move.how, text: `${move.group} ${move.partition}: ${route}` };
 }
 
-function newsItem(each) {
-  return make("li", { "data-how": "news" }, make("time", {}, atExactly(each.at_ms)), make("span", { class: "badge" }, "process"), make("span", { class: "route" }, each.text));
-}
+const fromProcess = (each) => ({ at: each.at_ms, how: "news", badge: "process", text: each.text });
 
 function happened() {
-  const all = [...news.moves.map((each) => [each.at_ms, moveItem(each)]), ...news.fleet.news.map((each) => [each.at_ms, newsItem(each)])];
-  const items = all.sort(([one], [other]) => other - one).map(([, item]) => item);
-  return items.length ? items : [make("li", { class: "empty" }, "Nothing since this server was started.")];
+  return [...news.moves.map(fromMove), ...news.fleet.news.map(fromProcess)].sort((one, other) => other.at - one.at);
+}
+
+function happenedItem(each) {
+  return make("li", { "data-how": each.how }, make("time", {}, atExactly(each.at)), make("span", { class: "badge" }, each.badge), make("span", { class: "route" }, each.text));
 }
 
 function partitionRow(each) {
@@ -140,14 +137,18 @@ function aside() {
 
 function draw() {
   if (!news) return;
-  const trouble = [news.failing, news.table.failing, ...news.groups.map((each) => each.failing)].filter(Boolean);
+  byId("main").classList.toggle("stale", stale);
+  const lost = stale ? `No connection: this is how it was at ${atExactly(newsAt)}.` : "";
+  const trouble = [lost, news.failing, news.table.failing, ...news.groups.map((each) => each.failing)].filter(Boolean);
   byId("trouble").hidden = !trouble.length;
-  byId("trouble").textContent = trouble.join(" · ");
+  write("trouble", trouble.join(" · "));
   if (!news.groups.some((each) => each.name === chosen)) chosen = news.groups[0]?.name;
   fill(byId("figures"), figures());
   fill(byId("actions"), actions());
   fill(byId("instances"), instances());
-  fill(byId("moves"), happened());
+  const events = happened();
+  fill(byId("moves"), events.length ? events.map(happenedItem) : [make("li", { class: "empty" }, "Nothing since this server was started.")]);
+  announce(events.map((each) => [`${each.at} ${each.text}`, `${each.badge} ${each.text}`]));
   fill(byId("group-switch"), groupButtons());
   fill(byId("partitions"), partitions());
   fill(byId("aside"), aside());
@@ -185,7 +186,17 @@ document.addEventListener("click", (event) => {
   } else if (button.dataset.act) act(button);
 });
 
-follow("/api/operations/live", "operations", (found) => {
-  news = found;
-  draw();
-});
+follow(
+  "/api/operations/live",
+  "operations",
+  (found) => {
+    news = found;
+    newsAt = Date.now();
+    stale = false;
+    draw();
+  },
+  () => {
+    stale = true;
+    draw();
+  },
+);

@@ -4,8 +4,7 @@ export function make(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    if (key === "onclick") made.addEventListener("click", value);
-    else made.setAttribute(key, value === true ? "" : value);
+    made.setAttribute(key, value === true ? "" : value);
   }
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
@@ -13,15 +12,26 @@ export function make(name, attributes = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
+// Only what differs, so that what is the same is not read out again.
+export function write(id, words) {
+  const place = byId(id);
+  if (place.textContent !== words) place.textContent = words;
+}
+
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const short = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const exact = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const dated = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 
-export const at = (ms) => clock.format(ms);
-export const atShort = (ms) => short.format(ms);
-export const atExactly = (ms) => exact.format(ms);
-export const onDay = (ms) => dated.format(ms);
+// A time that no calendar has must not end the page.
+const known = (ms) => Math.abs(ms) <= 8.64e15;
+const inWords = (format) => (ms) => (known(ms) ? format.format(ms) : "at an unknown time");
+
+export const at = inWords(clock);
+export const atShort = inWords(short);
+export const atExactly = inWords(exact);
+export const onDay = inWords(dated);
+export const iso = (ms) => (known(ms) ? new Date(ms).toISOString() : null);
 
 export function ago(ms, now) {
   const s = Math.max(0, Math.round((now - ms) / 1000));
@@ -54,16 +64,26 @@ export function fill(place, children) {
 
 const same = (one, other) => JSON.stringify({ ...one }) === JSON.stringify(other);
 
+// For who listens to the page: of a list, the newest first, only what is new. Pairs of id and words.
+const heard = new Set();
+
+export function announce(items) {
+  const fresh = items.find(([id]) => !heard.has(id));
+  if (fresh && heard.size) byId("news").textContent = fresh[1];
+  heard.add("the list as it was at first");
+  for (const [id] of items) heard.add(id);
+}
+
 const STALE_MS = 20000;
 
-// Follows a stream of server-sent events; onData gets each state, parsed.
-export function follow(path, event, onData) {
+// Follows a stream of server-sent events; onData gets each state, parsed. onStale is called when
+// nothing has come for so long that what is shown may no longer be true.
+export function follow(path, event, onData, onStale = () => {}) {
   const sign = byId("live");
-  const text = byId("live-text");
-  let last = 0;
+  let last = Date.now();
   const say = (state, words) => {
     if (sign.dataset.live !== state) sign.dataset.live = state;
-    if (text.textContent !== words) text.textContent = words;
+    write("live-text", words);
   };
   const source = new EventSource(path);
   source.addEventListener(event, (message) => {
@@ -77,8 +97,10 @@ export function follow(path, event, onData) {
     if (source.readyState === EventSource.CLOSED) setTimeout(() => location.reload(), 5000);
   };
   setInterval(() => {
-    if (last && Date.now() - last > STALE_MS) say("off", "No connection, trying again");
-  }, 2000);
+    if (Date.now() - last <= STALE_MS) return;
+    say("off", "No connection, trying again");
+    onStale();
+  }, 1000);
 }
 
 export async function post(path, body) {
