@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -89,7 +90,12 @@ def demo(
     finally:
         if running.process.poll() is None:
             running.process.kill()
-        wait_for(lambda: not processes(folder), "all parts to end", 60)
+        try:
+            wait_for(lambda: not processes(folder), "all parts to end", 60)
+        finally:
+            for pid in processes(folder):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def processes(folder: Path) -> dict[int, str]:

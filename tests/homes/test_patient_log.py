@@ -50,7 +50,7 @@ def test_a_line_is_written_at_once(pipe):
 def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_untorn_and_in_order(pipe):
     out, into = pipe
     log = logger_to(into)
-    lines = [f"{n} {'x' * 997}" for n in range(200)]  # a pipe takes some 65 of them
+    lines = [f"{n} {'x' * 9_997}" for n in range(40)]  # a pipe takes six, and some of the next
     for line in [*lines, "the last line"]:
         log.info(line)
     assert read_until(out, "the last") == [*lines, "the last line"]
