@@ -2,12 +2,17 @@ import json
 import os
 import signal
 import subprocess
+import threading
+import time
+from collections import Counter
 
 import pytest
 from command_line import PROGRAM, leasehold
 from processing import wait_until
 
 from leasehold.feeds.hub import Hub
+from leasehold.homes import sensors as module
+from leasehold.homes.sensors import Sensors
 
 FEW = ("--homes", 20, "--speed", "max")
 
@@ -40,6 +45,45 @@ def test_history_comes_first_and_a_second_run_goes_on(path):
     assert stored(path) == before + again["history"] + again["readings"] == again["sent"]
 
 
+def cut_short(path, monkeypatch, hours):
+    """Begin a history and stop it after its first batch."""
+    monkeypatch.setattr(module, "BATCH_READINGS", 100)
+    stop = threading.Event()
+    with Hub.open(path) as hub, Sensors(hub, homes=20, on_sent=lambda _: stop.set()) as sensors:
+        sensors.backfill(hours, stop=stop)
+
+
+def moments(path):
+    """When which sensor sent, how often."""
+    with Hub.open(path) as hub:
+        batches = [
+            hub.read_batch(number, hub.position_of(number, "earliest"), 10**6)
+            for number in hub.partition_ids()
+        ]
+    found = (json.loads(event.body) for batch in batches for event in batch.events)
+    return Counter((reading["sensor_id"], reading["ts"]) for reading in found)
+
+
+@pytest.mark.parametrize("again", [(), ("--backfill-hours", 0.5)])
+def test_a_history_cut_short_is_finished_by_the_next_run(path, tmp_path, monkeypatch, again):
+    began = time.time()
+    cut_short(path, monkeypatch, hours=2)
+    words = ("simulate", path, "--homes", 20, "--minutes", 0.01, *again, "--json")
+    said = json.loads(leasehold(*words).stdout)
+    assert said["history"] > 20 * 4 * 60
+    assert said["sent"] == stored(path)
+
+    whole = tmp_path / "whole.db"
+    with (
+        Hub.create(whole, name="sensors", namespace="homes.local", partitions=1) as hub,
+        Sensors(hub, homes=20) as sensors,
+    ):
+        sensors.backfill((said["next_ms"] / 1000 - began) / 3600 + 1.99, said["next_ms"] / 1000)
+    found = moments(path)
+    assert set(found.values()) == {1}
+    assert moments(whole) <= found
+
+
 def test_ctrl_c_ends_it_in_order_and_another_process_can_add_detectors(path):
     words = ["simulate", str(path), "--homes", "20", "--speed", "20", "--json"]
     process = subprocess.Popen(
@@ -70,7 +114,7 @@ def test_detectors_are_there_from_the_beginning_if_nobody_runs(path):
     [
         (("--speed", "fast"), "speed is 'fast'"),
         (("--homes", "0"), "homes is 0"),
-        (("--minutes", "0"), "minutes: 0.0"),
+        (("--minutes", "0"), "--minutes is 0; give more than 0"),
         (("--malformed", "2"), "shares of wrong readings"),
         (("--break-ins", "-1"), "break_ins_per_year is -1.0"),
     ],

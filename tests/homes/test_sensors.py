@@ -293,6 +293,21 @@ def test_history_ends_where_real_time_begins_and_is_not_sent_twice(hub):
     assert min(ts for _, ts in found) >= (NOW - 7200) * 1000
 
 
+def test_history_that_takes_long_ends_when_it_is_sent_so_that_nothing_is_left_out(hub, monkeypatch):
+    monkeypatch.setattr(module, "BATCH_READINGS", 40)
+    wall = Wall()
+
+    def slowly(_):
+        wall.now += 15
+
+    with Sensors(hub, homes=1, rates=QUIET, wall=wall, on_sent=slowly) as sensors:
+        sensors.backfill(24)
+        sensors.on_sent = None
+        assert wall.now - NOW > 1800
+        sensors.run(wall.stop(), minutes=1)
+    assert len(seconds_sent(hub)) == pytest.approx(24 * 60 + (wall.now - NOW) / 60, abs=1)
+
+
 def test_a_stopped_backfill_goes_on_where_it_was(hub, monkeypatch):
     monkeypatch.setattr(module, "BATCH_READINGS", 100)
     stop = threading.Event()

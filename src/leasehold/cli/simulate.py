@@ -18,7 +18,16 @@ from leasehold.cli.stopping import stopping
 from leasehold.feeds.hub import Hub
 from leasehold.homes.days import MINUTE_MS, Rates
 from leasehold.homes.flaws import Flaws
-from leasehold.homes.sensors import HOMES, Busy, Sensors, add_co_detectors, parse_speed
+from leasehold.homes.sensors import (
+    HOMES,
+    HOURS_MAX,
+    MINUTES_MAX,
+    Busy,
+    Sensors,
+    add_co_detectors,
+    parse_speed,
+    require_length,
+)
 
 
 def simulate(
@@ -54,6 +63,10 @@ def simulate(
     nothing else is done.
     """
     pace = parse_speed(speed)
+    if minutes is not None:
+        require_length("--minutes", minutes, MINUTES_MAX)
+    if backfill_hours:
+        require_length("--backfill-hours", backfill_hours, HOURS_MAX)
     rates = Rates(break_ins_per_year=break_ins, leaks_per_year=leaks)
     flaws = Flaws(malformed=malformed, unknown=unknown, wrong_time=wrong_time)
     with open_hub(hub) as opened:
@@ -86,10 +99,14 @@ def _send(
     sensors: Sensors, stop: threading.Event, backfill_hours: float, minutes: float | None
 ) -> dict[str, int]:
     counts = {"history": 0, "readings": 0}
-    if backfill_hours:
-        until = time.time()
-        with _progress(sensors, "history", int(backfill_hours * 60), until * 1000):
-            counts["history"] = sensors.backfill(backfill_hours, until, stop=stop)
+    until_ms = sensors.history_until_ms
+    if until_ms is not None:  # an earlier run was stopped before its end
+        missing = (until_ms - (sensors.next_ms or until_ms)) / MINUTE_MS
+        with _progress(sensors, "history", missing, until_ms):
+            counts["history"] += sensors.finish_backfill(stop)
+    if backfill_hours and not stop.is_set():
+        with _progress(sensors, "history", backfill_hours * 60, time.time() * 1000):
+            counts["history"] += sensors.backfill(backfill_hours, stop=stop)
     if not stop.is_set():
         with _progress(sensors, "sending", minutes):
             counts["readings"] = sensors.run(stop, minutes=minutes)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from leasehold.core.event import EventData
 from leasehold.errors import BadInput, FeedUnavailable
 from leasehold.feeds.hub import Hub
-from leasehold.homes.days import KINDS, MINUTE_MS, Rates, Town
+from leasehold.homes.days import KINDS, MINUTE_MS, YEAR_MINUTES, Rates, Town
 from leasehold.homes.flaws import Flaws, spoil
 from leasehold.homes.places import co_wanted
 from leasehold.homes.readings import Writer, body, home_id
@@ -43,6 +43,8 @@ PAUSE_MS = 3 * MINUTE_MS
 """A pause is longer than this; a hub stores a batch, or says that it cannot, in less."""
 RETRY_S, RETRY_MAX_S = 0.5, 5.0
 HOUR_MS = 60 * MINUTE_MS
+MINUTES_MAX = 10 * YEAR_MINUTES
+HOURS_MAX = MINUTES_MAX // 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,11 @@ class Sensors:
         return self._state.next_ms
 
     @property
+    def history_until_ms(self) -> int | None:
+        """Where a history ends that was cut short; see ``finish_backfill``."""
+        return self._state.history_until_ms
+
+    @property
     def co_since_ms(self) -> int | None:
         """Since when homes have a carbon monoxide detector, by the sensors' clock."""
         return self._state.co_since_ms
@@ -114,15 +121,23 @@ class Sensors:
     def backfill(
         self, hours: float, until: float | None = None, *, stop: threading.Event | None = None
     ) -> int:
-        """Send the history of so many hours up to ``until`` (a Unix time; now, if left out), as
-        fast as it goes. What was sent before is not sent again. How many readings there were."""
-        if not 0 < hours < inf:
-            raise BadInput(f"hours of history: {hours}; give more than 0")
-        until_ms = int((self._wall() if until is None else until) * 1000)
-        begin_ms = until_ms - int(hours * HOUR_MS)
-        self._move(max(begin_ms, self.next_ms or begin_ms))
-        self._state = replace(self._state, history_until_ms=until_ms)
-        return self.finish_backfill(stop)
+        """Send the history of so many hours up to ``until`` (a Unix time), as fast as it goes. What
+        was sent before is not sent again. How many readings there were.
+
+        Without ``until`` it ends now: not when it was begun, or ``run`` would leave out some of
+        what became due during a long history.
+        """
+        require_length("hours", hours, HOURS_MAX)
+        stop, sent = stop or threading.Event(), 0
+        while True:
+            until_ms = int((self._wall() if until is None else until) * 1000)
+            begin_ms = until_ms - int(hours * HOUR_MS)
+            self._move(max(begin_ms, self.next_ms or begin_ms))
+            self._state = replace(self._state, history_until_ms=until_ms)
+            sent += self.finish_backfill(stop)
+            late_ms = self._wall() * 1000 - until_ms
+            if until is not None or stop.is_set() or late_ms < MINUTE_MS:
+                return sent
 
     def finish_backfill(self, stop: threading.Event | None = None) -> int:
         """Send what is missing of a history that was cut short, if one was: ``run`` would leave
@@ -138,8 +153,8 @@ class Sensors:
 
     def run(self, stop: threading.Event | None = None, *, minutes: float | None = None) -> int:
         """Send until stopped, or for so many minutes of the sensors' clock. How many there were."""
-        if minutes is not None and not 0 < minutes < inf:
-            raise BadInput(f"minutes: {minutes}; give more than 0, or leave it out")
+        if minutes is not None:
+            require_length("minutes", minutes, MINUTES_MAX)
         stop, before = stop or threading.Event(), self.sent
         origin_ms, began = self._begin(minutes), self._wall()
         end_ms = inf if minutes is None else origin_ms + max(1, int(minutes * MINUTE_MS))
@@ -279,6 +294,11 @@ def parse_speed(speed: Any) -> float:
     if not number > 0:
         raise BadInput(f"speed is {speed!r}; give a number such as 1 (real time) or 10, or max")
     return number
+
+
+def require_length(name: str, value: float, most: int) -> None:
+    if not 0 < value <= most:
+        raise BadInput(f"{name} is {value:g}; give more than 0 and at most {most:,}")
 
 
 def add_co_detectors(path: str | os.PathLike[str]) -> None:
