@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from activity_rows import NOW_MINUTE, append, row
-from browser import Browser
+from browser import PHONE, Browser
 from web_site import MINE, SECRETS, Site
 
 import leasehold as lh
@@ -63,6 +63,9 @@ def test_operators_see_from_when_the_numbers_are(browser: Browser, site: Site) -
     browser.wait(lambda: browser.text("#live-text") == "Live", "the page is live")
     lose_connection(browser, site)
     browser.wait(lambda: "this is how it was at" in browser.text("#trouble"), "it is said")
+    browser.look(PHONE, dark=False)
+    wide = "return document.documentElement.scrollWidth - window.innerWidth"
+    browser.wait(lambda: browser.run(wide) <= 0, "all of it fits on a phone")
     browser.shots("operations-lost")
     site.app.state.web.closing = False
     browser.wait(lambda: browser.text("#trouble") == "", "it comes back by itself")

@@ -137,7 +137,6 @@ function aside() {
 
 function draw() {
   if (!news) return;
-  byId("main").classList.toggle("stale", stale);
   const lost = stale ? `No connection: this is how it was at ${atExactly(newsAt)}.` : "";
   const trouble = [lost, news.failing, news.table.failing, ...news.groups.map((each) => each.failing)].filter(Boolean);
   byId("trouble").hidden = !trouble.length;
@@ -152,7 +151,11 @@ function draw() {
   fill(byId("group-switch"), groupButtons());
   fill(byId("partitions"), partitions());
   fill(byId("aside"), aside());
-  drawFlow(byId("flow"), group(chosen)?.samples ?? []);
+  flow();
+}
+
+function flow() {
+  if (news) drawFlow(byId("flow"), group(chosen)?.samples ?? []);
 }
 
 const PATHS = { stop: "/api/operations/instances/stop", kill: "/api/operations/instances/kill" };
@@ -185,6 +188,8 @@ document.addEventListener("click", (event) => {
     draw();
   } else if (button.dataset.act) act(button);
 });
+
+new ResizeObserver(flow).observe(byId("flow"));
 
 follow(
   "/api/operations/live",
