@@ -32,7 +32,7 @@ from leasehold.homes.places import Places
 from leasehold.homes.web import Secrets
 from leasehold.homes.web.sessions import Sessions
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(600)]
 FLAWS = Flaws(malformed=0.01, unknown=0.01, wrong_time=0.01)
 OPTIONS = ("--speed", "240", "--malformed", "0.01", "--unknown", "0.01", "--wrong-time", "0.01")
 KILLS = 3
