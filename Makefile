@@ -47,7 +47,7 @@ demo: $(VENV) $(JAVA)
 	$(RUN) $(BIN)/leasehold demo $(ARGS)
 
 test: $(VENV) $(JAVA) $(SERVERS) $(BROWSER)
-	$(RUN) $(BIN)/python -m pytest -n 2 --durations=10 $(ARGS)
+	$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --durations=10 $(ARGS)
 
 lint: $(VENV)
 	@$(BIN)/ruff check

@@ -32,6 +32,28 @@ def test_a_thread_is_used_again():
     assert len(names) < 20
 
 
+def test_what_a_call_leaves_behind_is_gone_when_the_end_has_come():
+    class Left:
+        def __del__(self) -> None:
+            threading.Event().wait(0.3)
+            gone.set()
+
+    threads, gone = Threads("t"), threading.Event()
+    threads.submit(lambda left: None, Left()).result()
+    threads.shutdown()
+    assert gone.is_set()
+
+
+def test_the_end_does_not_wait_for_a_call():
+    threads, go, began = Threads("t"), threading.Event(), threading.Event()
+    call = threads.submit(lambda: (began.set(), go.wait(60)))
+    began.wait(30)
+    threads.shutdown()
+    assert not call.done()
+    go.set()
+    call.result(30)
+
+
 def test_after_the_end_threads_end_and_nothing_new_is_taken():
     threads = Threads("over")
     threads.submit(int).result()
