@@ -115,8 +115,23 @@ def test_detectors_are_there_from_the_beginning_if_nobody_runs(path):
         (("--speed", "fast"), "speed is 'fast'"),
         (("--homes", "0"), "homes is 0"),
         (("--minutes", "0"), "--minutes is 0; give more than 0"),
+        (("--minutes", "nan"), "--minutes is nan; give more than 0"),
+        (("--minutes", "inf"), "--minutes is inf; give more than 0 and at most 5,256,000"),
+        (("--minutes", "1e300", "--add-co"), "--minutes is 1e+300; give more than 0"),
+        (("--minutes", "-1", "--backfill-hours", "1"), "--minutes is -1; give more than 0"),
+        (("--backfill-hours", "-1"), "--backfill-hours"),
+        (("--backfill-hours", "nan"), "--backfill-hours"),
+        (("--backfill-hours", "inf"), "--backfill-hours is inf; give more than 0 and at most"),
+        (("--backfill-hours", "1e300"), "--backfill-hours is 1e+300; give more than 0"),
+        (("--seed", "-1"), "seed is -1"),
+        (("--seed", str(1 << 63)), "seed is 9223372036854775808"),
+        (("--homes", "1" * 30), "homes is 111111111111111111111111111111; it is 1 to 1,000,000"),
+        (("--speed", "nan"), "speed is 'nan'"),
         (("--malformed", "2"), "shares of wrong readings"),
+        (("--unknown", "nan"), "shares of wrong readings"),
+        (("--wrong-time", "inf"), "shares of wrong readings"),
         (("--break-ins", "-1"), "break_ins_per_year is -1.0"),
+        (("--leaks", "inf"), "leaks_per_year is inf"),
     ],
 )
 def test_a_mistake_gets_one_line(path, words, says):
@@ -124,7 +139,27 @@ def test_a_mistake_gets_one_line(path, words, says):
     assert done.returncode == 2
     assert says in done.stderr
     assert stored(path) == 0
+    assert not list(path.parent.glob("*.sensors.co"))
 
 
 def test_a_hub_that_is_not_there_is_named(tmp_path):
     assert "hub create" in leasehold("simulate", tmp_path / "no.db", ok=False).stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "words"), [("sensors.lock", ()), ("sensors.json", ()), ("sensors.co", ("--add-co",))]
+)
+def test_a_file_that_cannot_be_written_is_named(path, file, words):
+    blocked = path.with_name(f"{path.name}.{file}")
+    blocked.mkdir()
+    done = leasehold("simulate", path, *FEW, "--minutes", 1, *words, ok=False)
+    assert done.returncode == 2
+    assert str(blocked) in done.stderr
+    assert "Is a directory" in done.stderr
+
+
+def test_a_path_that_cannot_be_looked_at_is_named(tmp_path):
+    path = tmp_path / ("x" * 300)
+    done = leasehold("simulate", path, ok=False)
+    assert done.returncode == 2
+    assert f"{path} cannot be opened: File name too long" in done.stderr

@@ -15,7 +15,12 @@ def compact(
         float, Option(help="Remove files that no version younger than this needs; 1 or more.")
     ] = 168.0,
     target_mb: Annotated[
-        int | None, Option(help="How large files should become; the table's own setting if not.")
+        int | None,
+        Option(
+            help="How large files should become; the table's own setting if not.",
+            min=1,
+            max=1_000_000,
+        ),
     ] = None,
     sort_by: Annotated[
         list[str] | None,

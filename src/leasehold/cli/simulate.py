@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -15,14 +16,15 @@ from typer import Exit, Option, echo
 
 from leasehold.cli.options import AsJson, HubPath, console, counted, open_hub
 from leasehold.cli.stopping import stopping
+from leasehold.errors import BadInput
 from leasehold.feeds.hub import Hub
 from leasehold.homes.days import MINUTE_MS, Rates
 from leasehold.homes.flaws import Flaws
+from leasehold.homes.lock import Busy
 from leasehold.homes.sensors import (
     HOMES,
     HOURS_MAX,
     MINUTES_MAX,
-    Busy,
     Sensors,
     add_co_detectors,
     parse_speed,
@@ -69,7 +71,7 @@ def simulate(
         require_length("--backfill-hours", backfill_hours, HOURS_MAX)
     rates = Rates(break_ins_per_year=break_ins, leaks_per_year=leaks)
     flaws = Flaws(malformed=malformed, unknown=unknown, wrong_time=wrong_time)
-    with open_hub(hub) as opened:
+    with _opened(hub) as opened:
         try:
             sensors = Sensors(opened, homes=homes, seed=seed, speed=pace, rates=rates, flaws=flaws)
         except Busy:
@@ -85,6 +87,13 @@ def simulate(
             _report(sensors, counts, time.perf_counter() - began, as_json)
             if stop.is_set():
                 raise Exit(130)
+
+
+def _opened(path: Path) -> Hub:
+    try:
+        return open_hub(path)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be opened: {error.strerror}") from error
 
 
 def _tell_the_running_one(hub: Hub, as_json: bool) -> None:

@@ -26,13 +26,9 @@ from leasehold.errors import BadInput, FeedUnavailable
 from leasehold.feeds.hub import Hub
 from leasehold.homes.days import KINDS, MINUTE_MS, YEAR_MINUTES, Rates, Town
 from leasehold.homes.flaws import Flaws, spoil
+from leasehold.homes.lock import Lock
 from leasehold.homes.places import co_wanted
 from leasehold.homes.readings import Writer, body, home_id
-
-try:
-    import fcntl
-except ImportError:  # not on every platform; there, nobody watches that only one simulator runs
-    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("leasehold")
 HOMES = 100_000
@@ -91,7 +87,7 @@ class Sensors:
         self._catch_up_ms = int(catch_up_minutes * MINUTE_MS)
         self.on_sent, self._wall = on_sent, wall
         self._writers: dict[int, Writer] = {}
-        self._lock = _Lock(_beside(hub.path, "sensors.lock"))
+        self._lock = _lock(_beside(hub.path, "sensors.lock"))
         try:
             self._state = _load(_beside(hub.path, "sensors.json"), hub.identity)
         except BaseException:
@@ -305,7 +301,11 @@ def add_co_detectors(path: str | os.PathLike[str]) -> None:
     """Give every home a carbon monoxide detector (SPEC H4). ``path`` is the hub's; a simulator that
     runs notices with its next batch, one that is started later at once."""
     with Hub.open(path) as hub:
-        _write(_beside(hub.path, "sensors.co"), {"hub": hub.identity})
+        path = _beside(hub.path, "sensors.co")
+        try:
+            _write(path, {"hub": hub.identity})
+        except OSError as error:
+            raise FeedUnavailable(f"{path} cannot be written: {error.strerror}") from error
 
 
 def send_reading(
@@ -360,26 +360,13 @@ def _say_pause(ms: float, made_up_for_ms: float) -> None:
     )
 
 
-class _Lock:
-    """Held until it is released or the process dies."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("ab")
-        if fcntl is not None:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self._file.close()
-                raise Busy(
-                    f"another simulator is sending to this hub (it holds {path}); stop it first"
-                ) from None
-
-    def release(self) -> None:
-        self._file.close()
-
-
-class Busy(BadInput):
-    """Another simulator is sending to the hub."""
+def _lock(path: Path) -> Lock:
+    try:
+        return Lock(path, "another simulator is sending to this hub")
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be written: {error.strerror}; simulators keep some files beside the hub"
+        ) from error
 
 
 def _beside(hub: Path, name: str) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from deltalake import DeltaTable
@@ -18,6 +19,8 @@ from leasehold.errors import BadInput, SinkUnavailable
 TRIES = 5
 KEEP_HOURS_MIN = 1.0
 """A job that runs longer than this between its first file and its commit is out of bounds."""
+KEEP_HOURS_MAX = 1_000_000
+"""More than a century."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,23 +39,26 @@ def compact(
     storage_options: Mapping[str, str] | None = None,
 ) -> Compacted:
     """Put small files together, remove those that nobody needs any more, and tidy the log."""
-    if not keep_hours >= KEEP_HOURS_MIN:
+    if not KEEP_HOURS_MIN <= keep_hours <= KEEP_HOURS_MAX:
         raise BadInput(
-            f"keep_hours must be {KEEP_HOURS_MIN:g} or more, not {keep_hours:g}: younger files may "
-            "belong to a commit that is under way"
+            f"keep_hours is {keep_hours:g}; give {KEEP_HOURS_MIN:g} or more (younger files may "
+            f"belong to a commit that is under way) and at most {KEEP_HOURS_MAX:,}"
         )
+    if target_bytes is not None and not 1 <= target_bytes < 1 << 63:
+        raise BadInput(f"target_bytes is {target_bytes}; give 1 or more, in 63 bits")
     try:
         table = DeltaTable(url, storage_options=dict(storage_options or {}))
     except TableNotFoundError as error:
         raise BadInput(f"there is no Delta table at {url}") from error
     except (DeltaError, OSError) as error:
-        raise SinkUnavailable(f"{url} cannot be read now: {error}") from error
+        raise SinkUnavailable(f"{url} cannot be read now: {_first_line(error)}") from error
+    _require_columns(table, sort_by)
     try:
         before = len(table.file_uris())
         _merged(table, target_bytes, sort_by)
         table.update_incremental()
         removed = table.vacuum(
-            retention_hours=int(keep_hours),
+            retention_hours=ceil(keep_hours),
             dry_run=False,
             enforce_retention_duration=False,
             full=True,
@@ -62,7 +68,23 @@ def compact(
             files_before=before, files_after=len(table.file_uris()), vacuumed=len(removed)
         )
     except (DeltaError, OSError) as error:
-        raise SinkUnavailable(f"{url} cannot be compacted now: {error}") from error
+        raise SinkUnavailable(f"{url} cannot be compacted now: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    """Without the trace of calls that some bring along."""
+    return str(error).partition("\n")[0]
+
+
+def _require_columns(table: DeltaTable, wanted: tuple[str, ...]) -> None:
+    """Rows of a partition are alike in its column already."""
+    held = table.metadata().partition_columns
+    known = [field.name for field in table.schema().fields if field.name not in held]
+    for column in wanted:
+        if column not in known:
+            raise BadInput(
+                f"sort_by: the table has no column {column!r} to sort by; it has {', '.join(known)}"
+            )
 
 
 def _merged(table: DeltaTable, target_bytes: int | None, sort_by: tuple[str, ...]) -> Any:
