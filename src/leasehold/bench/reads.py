@@ -21,8 +21,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-import pyarrow.compute as pc
-from deltalake import DeltaTable
+import polars as pl
 
 from leasehold.bench.history import SENSORS, write_history
 from leasehold.bench.homes import HOMES, even, wait
@@ -245,9 +244,11 @@ class _Asking:
         return median(took)
 
     def _plainly(self, home: str, first: int) -> list[dict[str, Any]]:
-        wanted = (pc.field("home_id") == home) & (pc.field("minute") >= first)
-        table = DeltaTable(str(self.places.activity)).to_pyarrow_dataset()
-        return list(table.to_table(filter=wanted & (pc.field("hour") >= first // 60)).to_pylist())
+        wanted = (pl.col("home_id") == home) & (pl.col("minute") >= first)
+        table = pl.scan_delta(str(self.places.activity))
+        found = table.filter(wanted & (pl.col("hour") >= first // 60)).collect()
+        assert isinstance(found, pl.DataFrame)
+        return found.to_dicts()
 
 
 async def _answered(reader: asyncio.StreamReader) -> None:

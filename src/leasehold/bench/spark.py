@@ -242,7 +242,7 @@ def _drain(
 
 
 def _table(folder: Path) -> pl.DataFrame:
-    return pl.DataFrame(DeltaSink(folder / "table").table().to_pyarrow_table())
+    return pl.DataFrame(DeltaSink(folder / "table").rows().to_table())
 
 
 def _plain_spark(spark: Any, folder: Path, events: int) -> float:

@@ -7,6 +7,7 @@ import asyncio
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from leasehold.errors import SinkUnavailable
 from leasehold.homes.places import Places
@@ -17,7 +18,9 @@ from leasehold.stores import open_dead_letters
 def aggregated(places: Places) -> int:
     """Events counted in the activity table."""
     try:
-        table = DeltaTable(str(places.activity)).to_pyarrow_dataset()
+        # Not with Python's files, which an ending process must not let go of.
+        local = SubTreeFileSystem(str(places.activity.resolve()), LocalFileSystem())
+        table = DeltaTable(str(places.activity)).to_pyarrow_dataset(filesystem=local)
         # One by one: a day has more rows than memory should hold.
         batches = table.to_batches(columns=["events"])
         return sum(int(pc.sum(batch.column(0)).as_py() or 0) for batch in batches)

@@ -25,9 +25,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -114,6 +116,15 @@ class DeltaSink:
         except (DeltaError, OSError) as error:
             raise self._unavailable("cannot be read", error) from error
         return self._table
+
+    def rows(self) -> ds.Dataset:
+        """What is in the table now, to be read with Arrow.
+
+        From a local folder with Arrow's own file system: a file of ``deltalake``'s, which is
+        Python's, that Arrow lets go while the process ends takes it down with an abort."""
+        table = self.table()
+        local = None if "://" in self.url else SubTreeFileSystem(self.url, LocalFileSystem())
+        return table.to_pyarrow_dataset(filesystem=local)
 
     def _schema(self, df: DataFrame) -> pa.Schema:
         schema = to_arrow_schema(df.schema, timezone="UTC")

@@ -71,7 +71,7 @@ class DeltaRewind:
     def begin_at(self, wanted: Mapping[str, int]) -> dict[str, int]:
         """Where to go back to, at most that far on. A row that is made of events from before and
         after the wanted place cannot be cut: all of its events have to come again."""
-        data = self._sink.table().to_pyarrow_dataset()
+        data = self._sink.rows()
         found = dict(wanted)
         for partition, sequence in wanted.items():
             cut = (
@@ -86,7 +86,7 @@ class DeltaRewind:
 
     def rows_after(self, wanted: Mapping[str, int]) -> int:
         """How many rows a rewind removes."""
-        data = self._sink.table().to_pyarrow_dataset()
+        data = self._sink.rows()
         return sum(data.count_rows(filter=self._after(p, at)) for p, at in wanted.items())
 
     def begin(self, partitions: Sequence[str]) -> None:
