@@ -32,7 +32,6 @@ log = logging.getLogger("leasehold")
 COMPACT_S = 120.0
 SETTLE_S = 300.0
 HISTORY_HOURS = 2.0
-HOURS_MAX = 1e6
 HOME_HOURS = 20_000
 """Hours of history times homes: about half a minute's work, for the first page waits for it."""
 HOMES = 100_000
@@ -77,12 +76,18 @@ def demo(
     from leasehold.homes.lock import Lock  # noqa: PLC0415
     from leasehold.homes.parts import Said, prepare  # noqa: PLC0415
     from leasehold.homes.receiver import Receiver  # noqa: PLC0415
-    from leasehold.homes.sensors import parse_speed  # noqa: PLC0415
+    from leasehold.homes.sensors import (  # noqa: PLC0415
+        HOURS_MAX,
+        MINUTES_MAX,
+        parse_speed,
+        require_length,
+    )
 
     parse_speed(speed)
-    for name, given in (("--minutes", minutes), ("--history-hours", history_hours)):
-        if given is not None and not given < HOURS_MAX:
-            raise BadInput(f"{name} is {given:g}; give less than {HOURS_MAX:g}")
+    if minutes is not None:
+        require_length("--minutes", minutes, MINUTES_MAX)
+    if history_hours:
+        require_length("--history-hours", history_hours, HOURS_MAX)
     Flaws(malformed=malformed, unknown=unknown, wrong_time=wrong_time)  # refuses what cannot be
     places, news = Places(folder), deque[str](maxlen=NEWS)
 

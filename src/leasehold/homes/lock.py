@@ -22,7 +22,10 @@ class Lock:
 
     def __init__(self, path: Path, busy: str) -> None:
         """``busy``: what to say if another process has it."""
-        self._file = path.open("ab")
+        try:
+            self._file = path.open("ab")
+        except OSError as error:
+            raise BadInput(f"{path} cannot be written: {error.strerror}") from error
         if fcntl is not None:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

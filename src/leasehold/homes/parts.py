@@ -174,7 +174,7 @@ def sensors(said: Said) -> None:
         ) as homes,
     ):
         if homes.next_ms is None and said.history_hours:
-            homes.backfill(said.history_hours, time.time(), stop=stop)
+            homes.backfill(said.history_hours, stop=stop)
         homes.finish_backfill(stop)
         if not stop.is_set():
             homes.run(stop)

@@ -87,7 +87,9 @@ class Sensors:
         self._catch_up_ms = int(catch_up_minutes * MINUTE_MS)
         self.on_sent, self._wall = on_sent, wall
         self._writers: dict[int, Writer] = {}
-        self._lock = _lock(_beside(hub.path, "sensors.lock"))
+        self._lock = Lock(
+            _beside(hub.path, "sensors.lock"), "another simulator is sending to this hub"
+        )
         try:
             self._state = _load(_beside(hub.path, "sensors.json"), hub.identity)
         except BaseException:
@@ -358,15 +360,6 @@ def _say_pause(ms: float, made_up_for_ms: float) -> None:
         ms / MINUTE_MS,
         made_up_for_ms / MINUTE_MS,
     )
-
-
-def _lock(path: Path) -> Lock:
-    try:
-        return Lock(path, "another simulator is sending to this hub")
-    except OSError as error:
-        raise BadInput(
-            f"{path} cannot be written: {error.strerror}; simulators keep some files beside the hub"
-        ) from error
 
 
 def _beside(hub: Path, name: str) -> Path:
