@@ -206,6 +206,22 @@ def test_nor_is_what_comes_before_changes_are_followed(
     asyncio.run(story())
 
 
+def test_a_home_without_alerts_is_not_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts = Alerts(tmp_path, monkeypatch, 300)
+    alerts.container.split(alerts.container.range_of(MINE))
+
+    async def story() -> None:
+        assert await alerts.recent.of(OTHER) == []
+        assert alerts.listed() == 0
+        alerts.container.insert(alert("first", OTHER))
+        assert [each["id"] for each in await alerts.recent.of(OTHER)] == ["first"]
+        assert len(await alerts.ids()) == 20  # from before the split
+
+    asyncio.run(story())
+
+
 def test_removed_alerts_go_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alerts = Alerts(tmp_path, monkeypatch, 2)
 

@@ -45,15 +45,17 @@ class _Home:
 
 
 class RecentAlerts:
-    """Asked by every open page every second. A home is read once, then followed by the changes of
-    all homes, which are read once for all pages. Files are read in threads; all else happens on the
-    loop."""
+    """Asked by every open page every second. The changes of all homes are followed from the
+    beginning, once for all pages: most homes never had an alert, and those that had are read once.
+    Files are read in threads; all else happens on the loop."""
 
     def __init__(self, container: Container | None) -> None:
         self._container = container
         self._homes: OrderedDict[str, _Home] = OrderedDict()
         self._positions: dict[str, Checkpoint] = {}
         """By range, where the changes go on."""
+        self._alerted: set[str] = set()
+        """Homes that had alerts, once the changes are followed."""
         self._looked_at = -inf
         self.failing = ""
 
@@ -61,17 +63,20 @@ class RecentAlerts:
         """The newest first."""
         if self._container is None:
             return []
-        home = self._home(home_id)
+        home = self._homes.get(home_id)
         try:
             if time.monotonic() - self._looked_at >= LOOK_S:
                 await self._look(self._container)
+            if self._positions and home_id not in self._alerted:
+                return []
+            home = self._home(home_id)
             if not home.whole:
                 followed = bool(self._positions)  # else what comes while it is read is missed
                 home.take(await asyncio.to_thread(_read, self._container, home_id))
                 home.whole = followed
         except LeaseholdError as error:  # the page shows all the rest, and says so
             self.failing = str(error)
-        return home.alerts
+        return home.alerts if home is not None else []
 
     def _home(self, home_id: str) -> _Home:
         now, home = time.monotonic(), self._homes.get(home_id)
@@ -90,6 +95,7 @@ class RecentAlerts:
         finally:
             self._looked_at = time.monotonic()
         self._positions, changed = found
+        self._alerted.update(changed)
         for home_id, documents in changed.items():
             if home_id in self._homes:
                 self._homes[home_id].take(documents)
@@ -102,15 +108,16 @@ class RecentAlerts:
         feed = container.feed()
         ends: dict[str, Checkpoint] = {}
         changed: dict[str, list[Document]] = {}
-        if not self._positions:
-            return {each.id: feed.position_of(each.id, "now") for each in feed.leaves()}, changed
-        ahead = list(self._positions.items())
+        ahead = list(self._positions.items()) or [
+            (each.id, feed.position_of(each.id, "earliest")) for each in feed.leaves()
+        ]
         while ahead:
             range, position = ahead.pop()
             batch = feed.read_batch(range, position, PAGE)
             for change in batch.events:
+                documents = changed.setdefault(change.partition_key, [])
                 if change.partition_key in self._homes:
-                    changed.setdefault(change.partition_key, []).append(change.document)
+                    documents.append(change.document)
             if batch.events:
                 ahead.append((range, batch.next))
             elif batch.children:
