@@ -44,7 +44,7 @@ def plot(
         drawn.append(
             f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}" stroke="#d5dae0"/>'
             f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end" fill="#444">'
-            f"{value:,.4g}</text>"
+            f"{value:,.9g}</text>"
         )
     step = max(1, ceil(end_s / 60 / 12))
     for minute in range(0, floor(end_s / 60) + 1, step):
