@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from bench_rows import rows_of
 
 from leasehold.bench.plot import Line, plot
 
 SMALL = """
-import json, sys
 from pathlib import Path
 from leasehold.bench import spark
 spark.LOOP_EVENTS, spark.SMALL_EVENTS, spark.SMALL_CYCLES = 1_000, 200, 6
 rows = spark.run(events=20_000, growth=0, folder=Path(sys.argv[1]))
-print(json.dumps([[row.what, row.value] for row in rows]))
 """
 
 
 @pytest.mark.timeout(600)
 def test_all_ways_come_to_the_same_result_and_are_measured(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SMALL, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    rows = dict(json.loads(done.stdout.splitlines()[-1]))
+    rows = rows_of(SMALL, tmp_path)
     assert rows["hub to committed aggregates, beside plain Spark"] > 0
     assert rows["200 events of 16 partitions: a cycle, median"] > 0
     parts = [value for what, value in rows.items() if what.startswith("of which: ")]

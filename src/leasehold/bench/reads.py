@@ -126,7 +126,9 @@ def _measured(
                 times = asyncio.run(asking.read(url, readers, pause_s, seconds))
                 yield from _told(f"{readers} readers, {how}", times, seconds)
                 lag = max(lag, estimator.lag().lag_events)
-                yield Row(what="… meanwhile the pipeline is behind by", value=lag, unit="events")
+                yield Row(
+                    what="… the pipeline is behind by, before or after", value=lag, unit="events"
+                )
             said("comparing with the table itself")
             plain_s = asking.compare(url, until)
             fast_s = median(times) / 1000

@@ -45,8 +45,9 @@ def web(
     LEASEHOLD_OPERATOR_PASSWORD, else from a file in DATA_DIR that is made on first run.
     """
     # The extra may not be installed.
+    from leasehold.homes.readings import HOME_ID  # noqa: PLC0415
     from leasehold.homes.web import Secrets, open_web  # noqa: PLC0415
-    from leasehold.homes.web.sessions import HOME_ID, Sessions  # noqa: PLC0415
+    from leasehold.homes.web.sessions import Sessions  # noqa: PLC0415
 
     places = Places(folder)
     if not folder.is_dir():

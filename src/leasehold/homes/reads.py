@@ -292,10 +292,13 @@ class Reads:
             return kept[1]
         window = Window(self._now_minute(), homes=1)
         since, partition = window.since_minute, self._partition(home_id)
-        files = [f for f in self._files_now(listing) if f.may_reach(home_id, since, partition)]
-        if sum(file.rows for file in files) > SEARCH_ROWS_MAX:
+
+        def near(files: Sequence[File]) -> list[File]:
+            return [file for file in files if file.may_reach(home_id, since, partition)]
+
+        if sum(file.rows for file in near(listing.files)) > SEARCH_ROWS_MAX:
             return self.window
-        window.add(self.table.rows_of(home_id, since, files))
+        window.add(self.table.rows_of(home_id, since, near(self._files_now(listing))))
         with self._turn:
             self._found[home_id] = (version, window)
             while len(self._found) > REMEMBERED:

@@ -19,13 +19,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
+from leasehold.homes.readings import HOME_ID
 from leasehold.homes.web.secrets import Secrets
 from leasehold.homes.web.signed_out import SignedOut
 
 SESSION_S = 12 * 3600
 TOKEN_CHARS_MAX = 512
 CODE_CHARS = 12
-HOME_ID = re.compile(r"H[0-9]{6}")
 
 Role = Literal["resident", "operator"]
 
