@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.ports import ERROR_CHARS_MAX, error_text
+from leasehold.ports import ERROR_CHARS_MAX, error_text, traced_text
 from leasehold.testing.check_dead_letters import any_group, any_letter
 
 
@@ -40,6 +42,39 @@ def test_a_long_error_says_that_it_was_cut() -> None:
 
 def test_surrogates_and_nuls_are_replaced() -> None:
     assert error_text(ValueError("a\0b\udc80c")) == "ValueError: a\N{REPLACEMENT CHARACTER}b?c"
+
+
+def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    try:
+        raise error from cause
+    except type(error) as found:
+        return found
+
+
+def test_a_traceback_follows_the_error_and_names_its_cause() -> None:
+    letter = any_letter(any_group(), 4)
+    text = traced_text(raised(KeyError("home"), raised(ValueError("no number"))))
+    letter = replace(letter, error=text)
+    assert letter.reason == "KeyError: 'home'"
+    assert text.count("Traceback (most recent call last):\n  File ") == 2
+    assert "in raised\n    raise error from cause" in text
+    assert "because of ValueError: no number\nTraceback" in text
+
+
+def test_an_endless_traceback_keeps_its_end() -> None:
+    def deeper(depth: int) -> None:
+        if depth:
+            exec("deeper(depth - 1)", {"deeper": deeper, "depth": depth})  # no two frames alike
+        raise ValueError("at the bottom")
+
+    try:
+        deeper(200)
+    except ValueError as error:
+        error.__cause__ = error  # in a circle
+        text = traced_text(error)
+    assert len(text) < 40_000
+    assert "\n  …\n" in text
+    assert text.rstrip().endswith('raise ValueError("at the bottom")')
 
 
 def test_a_letter_gives_the_event_as_the_handler_had_it() -> None:

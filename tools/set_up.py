@@ -1,8 +1,10 @@
 """Puts what the make targets need into ``.venv`` and ``.tools``. Standard library only.
 
-``venv`` makes the virtual environment and ``python`` fills it; ``java``, ``postgres``, ``azurite``
-and ``chromium`` add a runtime, a test server or a browser: the machine's own if it has one, else
-from where it can be had.
+``venv`` makes the virtual environment and ``python`` fills it, ``docs`` adds what builds the pages;
+``wheels`` keeps what a test installs elsewhere; ``java``, ``postgres``, ``azurite``, ``chromium``
+and ``kafka`` add a runtime, a test server or a browser: the machine's own if it has one, else from
+where it can be had. ``eventhubs-js`` and ``eventhubs-java`` add official clients; ``axe`` adds what
+looks for barriers in our pages.
 Running it again changes nothing that is already right.
 """
 
@@ -17,7 +19,7 @@ import ssl
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +29,13 @@ LOG = TOOLS / "set-up.log"
 VENV_PYTHON = VENV / "bin" / "python"
 
 AZURITE_VERSION = "3.35.0"
+EVENTHUBS_JS = {
+    "@azure/event-hubs": "6.0.4",
+    "@azure/eventhubs-checkpointstore-blob": "2.0.0",
+    "@azure/storage-blob": "12.34.0",
+}
+AXE = {"axe-core": "4.14.0"}
+COSMOS_JS = {"@azure/cosmos": "4.9.3", "@vercel/cosmosdb-server": "1.0.1"}
 JAVA_OLDEST = 17
 NODE_OLDEST = 18
 
@@ -150,9 +159,25 @@ def python() -> None:
     if not output_of([VENV_PYTHON, "-m", "pip", "--version"]):
         run([VENV_PYTHON, "-m", "ensurepip"])
     # A pip that knows --group, and what builds us and PySpark (which comes as source): building in
-    # isolation would fetch its tools unpinned, and anew on each change of pyproject.toml.
+    # isolation would fetch its tools unpinned, and again on each change of pyproject.toml.
     pip("pip", "setuptools", *project["build-system"]["requires"])
-    pip("--no-build-isolation", "-e", f".[{extras}]", "--group", "dev")
+    # Both packages in one call: the application's own requirement of the library is then met by it.
+    pip("--no-build-isolation", "-e", f".[{extras}]", "-e", "./homes", "--group", "dev")
+
+
+def docs() -> None:
+    say("mkdocs-material")
+    pip("--group", "docs")
+
+
+def wheels() -> None:
+    """What the library needs, and pytest, to be installed into a fresh environment by a test."""
+    say("wheels of what the library needs")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    shutil.rmtree(TOOLS / "wheels", ignore_errors=True)
+    options = ["--quiet", "--disable-pip-version-check", "--no-input", "-c", "constraints.txt"]
+    what = [*project["project"]["dependencies"], "pytest"]
+    run([VENV_PYTHON, "-m", "pip", "download", *options, "-d", TOOLS / "wheels", *what])
 
 
 def java_version(java: str | Path) -> int:
@@ -271,18 +296,84 @@ def apt_install_postgres() -> None:
 
 
 def azurite() -> None:
+    node_packages(TOOLS, {"azurite": AZURITE_VERSION})
+
+
+def node_packages(folder: Path, packages: Mapping[str, str]) -> None:
+    """Packages from npm, by name and version, in ``folder/node_modules``."""
     node, npm = find_node()
     link("node", node)
-    if azurite_version() != AZURITE_VERSION:
-        say(f"Azurite {AZURITE_VERSION} from npm")
+    wanted = [f"{name}@{version}" for name, version in packages.items()]
+    if any(node_package_version(folder, name) != packages[name] for name in packages):
+        say(f"{', '.join(wanted)} from npm")
         # No scripts: none of these packages needs one, so none may run.
         options = "--ignore-scripts --no-package-lock --no-audit --no-fund --no-update-notifier"
-        what = ["install", f"azurite@{AZURITE_VERSION}", *options.split()]
+        what = ["install", *wanted, *options.split()]
         try:
-            run([*npm, *what, "--prefix", TOOLS], **npm_environment(node))
+            run([*npm, *what, "--prefix", folder], **npm_environment(node))
         except StepFailed as reason:
-            raise StepFailed(f"The tests need Azurite; npm could not get it.\n{reason}") from reason
-    say(f"Azurite {azurite_version()}")
+            raise StepFailed(
+                f"The tests need {', '.join(packages)}; npm could not get it.\n{reason}"
+            ) from reason
+    say(", ".join(wanted))
+
+
+def jars(name: str) -> None:
+    """Java libraries, as ``tools/jars/NAME.xml`` lists them, in ``.tools/jars/NAME``: with the Ivy
+    that PySpark ships, and its usual cache, so that a second checkout fetches nothing."""
+    java()
+    listed, folder = ROOT / "tools" / "jars" / f"{name}.xml", TOOLS / "jars" / name
+    say(f"Java libraries of {name}")
+    shutil.rmtree(folder, ignore_errors=True)
+    home = TOOLS / "java" if (TOOLS / "java").exists() else os.environ.get("JAVA_HOME")
+    program = Path(home) / "bin" / "java" if home else "java"
+    ivy = next(site_packages().glob("pyspark/jars/ivy-*.jar"))
+    # Both types: some libraries call their jar a bundle, and would be left out silently.
+    what: list[str | Path] = [
+        "-ivy",
+        listed,
+        "-confs",
+        "default",
+        "-types",
+        "jar",
+        "bundle",
+        "-retrieve",
+    ]
+    try:
+        run([program, "-jar", ivy, *what, folder / "[artifact]-[revision](-[classifier]).[ext]"])
+    except StepFailed as reason:
+        raise StepFailed(
+            f"The tests need Java libraries ({listed.relative_to(ROOT)}), which could not be "
+            f"fetched from Maven Central.\n{reason}"
+        ) from reason
+
+
+def kafka() -> None:
+    jars("kafka")
+
+
+def eventhubs_js() -> None:
+    node_packages(TOOLS / "eventhubs-js", EVENTHUBS_JS)
+
+
+def eventhubs_java() -> None:
+    jars("eventhubs-java")
+
+
+def spark_kafka() -> None:
+    jars("spark-kafka")
+
+
+def cosmos_java() -> None:
+    jars("cosmos-java")
+
+
+def cosmos_js() -> None:
+    node_packages(TOOLS / "cosmos-js", COSMOS_JS)
+
+
+def axe() -> None:
+    node_packages(TOOLS / "axe", AXE)
 
 
 def npm_environment(node: Path) -> dict[str, str]:
@@ -295,13 +386,13 @@ def npm_environment(node: Path) -> dict[str, str]:
     return env
 
 
-def azurite_version() -> str:
+def node_package_version(folder: Path, name: str) -> str:
     # npm writes this file last, so an interrupted install does not count.
-    written_last = TOOLS / "node_modules" / ".package-lock.json"
+    written_last = folder / "node_modules" / ".package-lock.json"
     if not written_last.exists():
         return ""
     packages = json.loads(written_last.read_text())["packages"]
-    return str(packages.get("node_modules/azurite", {}).get("version", ""))
+    return str(packages.get(f"node_modules/{name}", {}).get("version", ""))
 
 
 def find_node() -> tuple[Path, list[str | Path]]:
@@ -358,10 +449,19 @@ def find_chromium() -> str:
 STEPS = {
     "venv": venv,
     "python": python,
+    "docs": docs,
+    "wheels": wheels,
     "java": java,
     "postgres": postgres,
     "azurite": azurite,
     "chromium": chromium,
+    "axe": axe,
+    "kafka": kafka,
+    "eventhubs-js": eventhubs_js,
+    "eventhubs-java": eventhubs_java,
+    "cosmos-java": cosmos_java,
+    "spark-kafka": spark_kafka,
+    "cosmos-js": cosmos_js,
 }
 
 

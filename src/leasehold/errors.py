@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from leasehold.core.model import Checkpoint
+if TYPE_CHECKING:
+    from leasehold.core.model import Checkpoint
+
+Gone = Literal["retention", "beyond end", "other feed", "rolled back"]
 
 
 class LeaseholdError(Exception):
@@ -32,17 +36,55 @@ class FeedUnavailable(LeaseholdError):
     """A feed did not answer, or not in time. Try again."""
 
 
+class ReadHung(FeedUnavailable):
+    """A feed gave no answer to a read within ``read_timeout_s``. It is read again; after a few such
+    reads in a row the lease is let go for others to try."""
+
+
 class SinkUnavailable(LeaseholdError):
     """Where a handler writes to does not take it now. No event is to blame: the same is tried again
     until it works, and counts as no attempt. A handler may raise it itself."""
+
+
+class StaleBatch(LeaseholdError):
+    """A sink has written no part of a batch, because some of it is out of date: in the sink
+    already, no longer ours, or not possible now. Do the batch again without that part, as
+    ``SparkProcessor`` does by itself. A handler that writes exactly once may raise it.
+
+    ``begin_at`` says by partition where what is not written yet begins; None: another instance may
+    have the partition; an error: it has to wait, and this is why. What it does not name may be
+    written as it is.
+    """
+
+    def __init__(self, message: str, begin_at: Mapping[str, int | SinkUnavailable | None]) -> None:
+        super().__init__(message)
+        self.begin_at = dict(begin_at)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.args, self.begin_at)
 
 
 class LeaseLost(LeaseholdError):
     """Another instance has the partition now. Stop working on it; write nothing more."""
 
 
+class CheckpointMissing(LeaseholdError):
+    """A partition ended and was split, and its children wait until its last event is checkpointed.
+    Checkpoint it (``context.checkpoint``), or have checkpoints written for you (``every``)."""
+
+
 class HandlerHung(LeaseholdError):
     """A handler exceeded its time limit. Make it faster, or raise ``handler_timeout_s``."""
+
+
+class CallCancelled(LeaseholdError):
+    """A handler's task was cancelled from outside, most likely since its event loop is ending. No
+    event is to blame; what it had not finished is tried again, here or elsewhere."""
+
+
+class DeadLettersHeld(LeaseholdError):
+    """So many events in a row failed that it is hardly their fault. Mend the handler or what it
+    needs; events wait meanwhile, and are tried again."""
 
 
 class InstanceReplaced(LeaseholdError):
@@ -50,10 +92,12 @@ class InstanceReplaced(LeaseholdError):
 
 
 class PositionGone(LeaseholdError):
-    """The feed holds nothing at this position. Go on at ``earliest`` or ``latest``, or stop.
+    """The feed holds nothing at this position. Go on at ``resume``, ``earliest`` or ``latest``, or
+    stop.
 
-    ``reason`` is ``"retention"`` (the events were removed), ``"beyond end"`` or ``"other feed"``
-    (the feed was made anew since the position was written).
+    ``reason`` is ``"retention"`` (the events were removed), ``"beyond end"``, ``"other feed"`` (the
+    feed was recreated since the position was written, or an older copy of it restored) or
+    ``"rolled back"`` (the feed has lost its newest events since).
     """
 
     def __init__(
@@ -62,19 +106,37 @@ class PositionGone(LeaseholdError):
         *,
         partition: str,
         position: Checkpoint,
-        reason: Literal["retention", "beyond end", "other feed"],
+        reason: Gone,
         earliest: Checkpoint,
         latest: Checkpoint,
+        shared: Checkpoint | None = None,
     ) -> None:
         super().__init__(message)
         self.partition = partition
         self.position = position
-        self.reason = reason
+        self.reason: Gone = reason
         self.earliest = earliest
         self.latest = latest
+        self.shared = shared
+        """Up to there, what was read on the way to the position is still what the feed holds."""
+
+    @property
+    def resume(self) -> Checkpoint:
+        """Where to go on such that nothing is left out: what was processed comes again only where
+        nobody knows how much of it there is still."""
+        return self.shared or self.earliest
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **vars(self)), self.args
+
+
+def only_lost(told: Mapping[str, float | PositionGone]) -> dict[str, PositionGone]:
+    """Of what a feed tells about positions: where other events may have taken their place."""
+    return {
+        partition: gone
+        for partition, gone in told.items()
+        if isinstance(gone, PositionGone) and gone.reason != "retention"
+    }
 
 
 class DocumentConflict(LeaseholdError):
@@ -92,3 +154,20 @@ class DocumentConflict(LeaseholdError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **vars(self)), self.args
+
+
+BLAMELESS = (StoreUnavailable, FeedUnavailable, SinkUnavailable, LeaseLost, CallCancelled)
+CAUSES_MAX = 20
+
+
+def blameless(error: BaseException) -> bool:
+    """Whether a handler failed for want of a store, a feed or a lease, so that no event is at
+    fault. An error raised ``from`` such a one counts as well; a group does if all of it does."""
+    cause: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        if isinstance(cause, BaseExceptionGroup):
+            return all(blameless(each) for each in cause.exceptions)
+        if cause is None or isinstance(cause, BLAMELESS):
+            break
+        cause = cause.__cause__
+    return isinstance(cause, BLAMELESS)

@@ -1,4 +1,4 @@
-"""One instance of a group as a process of its own: ``python instance.py '{"hub": …}'``.
+"""One instance of a group as a process of its own: ``python instance.py '{"feed": …}'``.
 
 It writes down all that it does, so that a judge can tell afterwards what became of every event.
 """
@@ -96,6 +96,18 @@ def _numbers(events: Sequence[Any]) -> list[int]:
     return [json.loads(event.body)["number"] for event in events]
 
 
+def opened(url: str) -> Any:
+    """A feed that is away just now is waited for, as a supervisor would by starting it again."""
+    import leasehold as lh  # noqa: PLC0415
+
+    while True:
+        try:
+            return lh.open_feed(url)
+        except lh.FeedUnavailable as error:
+            logging.getLogger("leasehold").warning("not opened yet: %s", error)
+            time.sleep(0.5)
+
+
 def main(said: dict[str, Any]) -> int:
     end_with_parent()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as long as there is nothing to hand on
@@ -107,7 +119,7 @@ def main(said: dict[str, Any]) -> int:
     logging.getLogger("azure").setLevel(logging.WARNING)
     letters = said.get("dead_letters")
     processor = lh.Processor(
-        lh.Hub.open(said["hub"]),
+        opened(said["feed"]),
         group=said["group"],
         store=lh.open_store(said["store"]),
         instance=said["instance"],

@@ -1,9 +1,14 @@
 """What became of every event: reads what the instances wrote down, and says which rules held.
 
 A *tenure* is one partition in one epoch at one instance. It ends in order (the instance let go by
-itself, and said so), or it does not: the instance was killed, was stopped for a while, or was
-overruled by others who had not heard of it in time. Only the latter may lead to events handled
-twice.
+itself, and said so), or it does not: the instance was killed, was stopped for a while, was cut off
+together with all others because the store was out, or was overruled by others who had not heard of
+it in time. Only the latter may lead to events handled twice.
+
+An outage alone is no reason to lose anything. Whoever was there before it leaves the leases to
+their owners for a time to live after it; no owner begins more than the one call in hand once a time
+to live went by without the store. So what may be handled twice is what an owner that did not come
+back in time had in hand: handled within a time to live and a call, and in no checkpoint.
 """
 
 from __future__ import annotations
@@ -11,15 +16,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, combinations, pairwise
 from math import inf
 from pathlib import Path
 from typing import Literal
 
 ORDERLY = ("balanced", "shutdown")
-Cause = Literal["orderly", "paused", "killed", "overruled", "unknown"]
-EXPLAINED: tuple[Cause, ...] = ("paused", "killed", "overruled")
+Cause = Literal["orderly", "paused", "killed", "outage", "overruled", "unknown"]
+EXPLAINED: tuple[Cause, ...] = ("paused", "killed", "outage", "overruled")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +34,16 @@ class Life:
     instance: str
     killed: bool = False
     pauses: list[tuple[float, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """When nobody could renew anything: from ``began`` at the latest, until ``ended`` at least."""
+
+    began: float
+    ended: float
+    ttl_s: float
+    """Of all leases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +66,32 @@ class Tenure:
     reason: str | None = None
     batches: list[Batch] = field(default_factory=list)
 
+    outages: Sequence[Outage] = ()
+
     @property
     def cause(self) -> Cause:
         """Why it ended."""
         if self.reason in ORDERLY:
             return "orderly"
-        if any(since < self.closed and self.opened < until for since, until in self.life.pauses):
+        if any(self.spans(*pause) for pause in self.life.pauses):
             return "paused"
         if self.life.killed and self.reason is None:
             return "killed"
-        return "overruled" if self.reason == "lost" else "unknown"
+        if self.reason != "lost":
+            return "unknown"
+        return "outage" if self.outlasted else "overruled"
+
+    @property
+    def outlasted(self) -> list[Outage]:
+        """The outages that it was there before and after."""
+        return [
+            outage
+            for outage in self.outages
+            if self.opened < outage.began and outage.ended < self.closed
+        ]
+
+    def spans(self, since: float, until: float) -> bool:
+        return since < self.closed and self.opened < until
 
     @property
     def sequences(self) -> list[int]:
@@ -89,6 +120,8 @@ class Verdict:
     """Tenures that ended and were followed by another, by cause."""
     twice: Counter[str] = field(default_factory=Counter)
     """Events handled once more, by why their handling before did not count."""
+    resumed_s: float = 0.0
+    """The longest time from the end of an outage until a partition was handled again."""
     at_once: Counter[str] = field(default_factory=Counter)
     """Moves during which old and new owner were in their handlers at one moment, by cause."""
     problems: list[str] = field(default_factory=list)
@@ -96,7 +129,8 @@ class Verdict:
     def __str__(self) -> str:
         return (
             f"{self.events} events, {self.calls} handler calls; moves: {_shown(self.moves)}; "
-            f"handled twice: {_shown(self.twice)}; both at work: {_shown(self.at_once)}"
+            f"handled twice: {_shown(self.twice)}; both at work: {_shown(self.at_once)}; "
+            f"all at work {self.resumed_s:.1f} s after an outage"
         )
 
 
@@ -105,12 +139,21 @@ def judge(
     tenures: Iterable[Tenure],
     samples: Iterable[Sample],
     dead: Collection[tuple[str, int]] = (),
+    outages: Sequence[Outage] = (),
 ) -> Verdict:
     """``held`` is what the feed holds: by partition, the number of the event at each sequence;
     ``dead`` are the events set aside as dead letters, by partition and sequence."""
+    tenures = [replace(tenure, outages=outages) for tenure in tenures]
+    came: dict[str, float] = {}
+    for tenure in sorted(tenures, key=lambda tenure: tenure.opened):
+        came.setdefault(tenure.life.instance, tenure.opened)
     stories = {
         partition: _Story(
-            partition, numbers, frozenset(sequence for at, sequence in dead if at == partition)
+            partition,
+            numbers,
+            frozenset(sequence for at, sequence in dead if at == partition),
+            outages,
+            came,
         )
         for partition, numbers in held.items()
     }
@@ -127,8 +170,16 @@ def judge(
 class _Story:
     """Everything about one partition, in the order of its epochs."""
 
-    def __init__(self, partition: str, numbers: Sequence[int], dead: frozenset[int]) -> None:
+    def __init__(
+        self,
+        partition: str,
+        numbers: Sequence[int],
+        dead: frozenset[int],
+        outages: Sequence[Outage],
+        came: Mapping[str, float],
+    ) -> None:
         self.partition, self.numbers, self.dead = partition, numbers, dead
+        self.outages, self.came = outages, came
         self.tenures: list[Tenure] = []
         self.samples: list[Sample] = []
 
@@ -142,6 +193,10 @@ class _Story:
         verdict.problems += self._twice(verdict.twice)
         verdict.problems += self._at_once(verdict.at_once)
         verdict.problems += self._checkpoints()
+        verdict.problems += self._from_the_checkpoint()
+        verdict.problems += self._not_robbed()
+        verdict.problems += self._not_without_the_store()
+        verdict.resumed_s = max(verdict.resumed_s, self._resumed_s())
 
     def _in_order(self) -> Iterator[str]:
         for one, other in pairwise(self.tenures):
@@ -227,6 +282,39 @@ class _Story:
         last = self.samples[-1] if self.samples else None
         if last is None or last.next_sequence != end or last.owner is not None:
             yield f"{where}: ends with {last}, {end} events"
+
+    def _from_the_checkpoint(self) -> Iterator[str]:
+        """What a checkpoint covered never comes again."""
+        for tenure in self.tenures:
+            saved = [each.next_sequence for each in self.samples if each.epoch < tenure.epoch]
+            if tenure.batches and saved and tenure.sequences[0] < max(saved):
+                yield f"{tenure}: begins at {tenure.sequences[0]} before checkpoint {max(saved)}"
+
+    def _not_robbed(self) -> Iterator[str]:
+        """Who was there before an outage leaves the owners time to renew after it."""
+        for before, after in pairwise(self.tenures):
+            for outage in before.outlasted if before.cause == "outage" else ():
+                waited_s = after.opened - outage.ended
+                witness = self.came[after.life.instance] < outage.began
+                if witness and 0 <= waited_s < outage.ttl_s:
+                    yield f"{after}: robs {before.life.instance} {waited_s:.3f} s after an outage"
+
+    def _not_without_the_store(self) -> Iterator[str]:
+        for outage in self.outages:
+            for tenure in self.tenures:
+                stale = outage.began + outage.ttl_s
+                begun = [each for each in tenure.batches if stale < each.began < outage.ended]
+                if len(begun) > 1:  # one may have been about to begin for as long as it likes
+                    yield f"{tenure}: {len(begun)} calls begun when its lease was long stale"
+
+    def _resumed_s(self) -> float:
+        """As far as the next outage left time for it."""
+        began = [batch.began for tenure in self.tenures for batch in tenure.batches]
+        longest_s, until = 0.0, inf
+        for outage in reversed(self.outages):
+            first = min((at for at in began if outage.ended < at < until), default=outage.ended)
+            longest_s, until = max(longest_s, first - outage.ended), outage.began
+        return longest_s
 
     def _done_by(self) -> list[float]:
         """By when everything before a sequence had been handled at least once."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent.parent
+PATHS = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
 BOUND_S = 120.0
 """For noticing what hangs, not for measuring."""
 
@@ -45,7 +46,8 @@ class Processes:
             popen = subprocess.Popen(
                 [sys.executable, "-m", f"chaos.{module}", *arguments],
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(TESTS)},
+                # Where it was, should it end by a fault of a native library.
+                env={**os.environ, "PYTHONPATH": PATHS, "PYTHONFAULTHANDLER": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -65,9 +67,17 @@ class Processes:
             each.popen.wait()
 
 
-def wait_until(holds: Callable[[], bool], what: str, bound_s: float = BOUND_S) -> None:
-    deadline = time.monotonic() + bound_s
+def wait_until(
+    holds: Callable[[], bool],
+    what: str,
+    bound_s: float = BOUND_S,
+    moves: Callable[[], object] = lambda: None,
+) -> None:
+    """``moves``: what may go on for as long as it likes, if only it changes within the bound."""
+    moved, deadline = moves(), time.monotonic() + bound_s
     while not holds():
+        if (now := moves()) != moved:
+            moved, deadline = now, time.monotonic() + bound_s
         if time.monotonic() > deadline:
             raise WentWrong(f"not within {bound_s:g} s: {what}")
         time.sleep(0.05)

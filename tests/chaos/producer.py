@@ -1,4 +1,4 @@
-"""A steady producer as a process of its own: ``python producer.py HUB LOG EVENTS_PER_S``.
+"""A steady producer as a process of its own: ``python producer.py FEED LOG EVENTS_PER_S``.
 
 It numbers its events from 0 on and writes down up to where they are stored. SIGTERM ends it between
 two sends.
@@ -17,26 +17,26 @@ KEYS = 97
 PAUSE_S = 0.05
 
 
-def main(hub_path: str, log_path: str, events_per_s: str) -> None:
+def main(url: str, log_path: str, events_per_s: str) -> None:
     end_with_parent()
-    from leasehold.feeds.hub import Hub  # noqa: PLC0415 - as in instance.py
+    from leasehold.feeds import open_sender  # noqa: PLC0415 - as in instance.py
 
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
-    log, hub, number = Log(log_path), Hub.open(hub_path), 0
+    log, feed, number = Log(log_path), open_sender(url), 0
     began = time.monotonic()
     while not ended:
         due = int((time.monotonic() - began) * float(events_per_s))
         numbers = range(number, due)
         if numbers:
-            hub.send_columns(
+            feed.send_columns(
                 [f"key-{n % KEYS}" for n in numbers],
                 [json.dumps({"number": n, "fill": "x" * (n % 200)}) for n in numbers],
             )
             number = due
             log.write(number)
         time.sleep(PAUSE_S)
-    hub.close()
+    feed.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sends readings at a steady rate and ends: ``python readings.py HUB EVENTS EVENTS_PER_S``.
+"""Sends readings at a steady rate and ends: ``python readings.py FEED EVENTS EVENTS_PER_S``.
 
 One in a thousand is no reading at all.
 """
@@ -15,13 +15,13 @@ PAUSE_S = 0.1
 BAD = b"not a reading"
 
 
-def main(path: str, events: int, events_per_s: float) -> None:
+def main(url: str, events: int, events_per_s: float) -> None:
     end_with_parent()
     import numpy as np  # noqa: PLC0415
 
-    from leasehold.feeds.hub import Hub  # noqa: PLC0415
+    from leasehold.feeds import open_sender  # noqa: PLC0415
 
-    hub, chance, number = Hub.open(path), np.random.default_rng(7), 0
+    feed, chance, number = open_sender(url), np.random.default_rng(7), 0
     began = time.monotonic()
     while number < events:
         due = min(int((time.monotonic() - began) * events_per_s) + 1, events)
@@ -31,10 +31,10 @@ def main(path: str, events: int, events_per_s: float) -> None:
             BAD if (number + i) % 1000 == 999 else b'{"home_id":"H%d","value":1.0,"ts":%d}' % pair
             for i, pair in enumerate(zip(homes, minutes * 60_000, strict=True))
         ]
-        hub.send_columns([f"H{home}" for home in homes], bodies)
+        feed.send_columns([f"H{home}" for home in homes], bodies)
         number = due
         time.sleep(PAUSE_S)
-    hub.close()
+    feed.close()
 
 
 if __name__ == "__main__":

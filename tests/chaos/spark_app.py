@@ -8,13 +8,13 @@ import os
 import sys
 from typing import Any
 
-from chaos.instance import REPLACED, end_with_parent
+from chaos.instance import REPLACED, end_with_parent, opened
 
 
 def main(said: dict[str, Any]) -> None:
     end_with_parent()
     # After that call, because they take seconds to load.
-    from spark_pipeline import SCHEMA, per_home_minute  # noqa: PLC0415
+    from support.spark_pipeline import SCHEMA, per_home_minute  # noqa: PLC0415
 
     import leasehold as lh  # noqa: PLC0415
     from leasehold.spark import DeltaSink, SparkProcessor, local_session  # noqa: PLC0415
@@ -32,7 +32,7 @@ def main(said: dict[str, Any]) -> None:
     try:
         SparkProcessor(
             spark,
-            lh.Hub.open(said["hub"]),
+            opened(said["feed"]),
             group="activity",
             store=lh.open_store(said["store"]),
             on_batch=sink.write,

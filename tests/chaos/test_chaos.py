@@ -1,4 +1,5 @@
-"""Real processes, killed, stopped, started and ended by chance, on every lease store.
+"""Real processes, killed, stopped, started and ended by chance, on every lease store, which is out
+now and then.
 
 ``make soak`` runs the same for longer. To repeat a run: LEASEHOLD_CHAOS_SEED=… pytest tests/chaos.
 """
@@ -13,6 +14,9 @@ import pytest
 from chaos.driver import Action, Chaos, Script
 from chaos.judge import Verdict
 from chaos.processes import WentWrong
+from chaos.stores import Store
+
+pytestmark = pytest.mark.takes_s(125)
 
 # The same every time unless it is set; empty (as in make soak): by chance.
 SEED = int(os.environ.get("LEASEHOLD_CHAOS_SEED", "7") or random.randrange(1 << 32))
@@ -33,13 +37,13 @@ def run(chaos: Chaos, folder: Path) -> Verdict:
     return verdict
 
 
-def test_whatever_happens_to_instances_nothing_is_lost_or_out_of_order(
-    store_url: str, tmp_path: Path
+def test_whatever_happens_to_instances_and_store_nothing_is_lost_or_out_of_order(
+    store: Store, tmp_path: Path
 ) -> None:
-    actions: tuple[Action, ...] = ("kill", "pause", "stop", "join")
+    actions: tuple[Action, ...] = ("kill", "pause", "stop", "join", "outage")
     settings = {**QUICK, "lease_ttl_s": 2.0}
     script = Script(seed=SEED, seconds=SECONDS, actions=actions, settings=settings)
-    chaos = Chaos(script, tmp_path, store_url)
+    chaos = Chaos(script, tmp_path, store.url, store.outages)
     run(chaos, tmp_path)
     assert all(chaos.done[action] for action in actions)
 

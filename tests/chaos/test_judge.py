@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from chaos.instance import Log
-from chaos.judge import Batch, Life, Sample, Tenure, Verdict, judge, read_log
+from chaos.judge import Batch, Life, Outage, Sample, Tenure, Verdict, judge, read_log
 
 HELD = {"0": [100, 101, 102, 103, 104, 105]}
 
@@ -144,6 +144,52 @@ def test_an_event_handled_again_after_a_second_and_orderly_handling_is_noticed()
         tenure(3, batch(2, 3, 4, 5, began=3), reason="shutdown"),
     ]
     assert "epoch 3, i3: event 2 again" in problems_of(tenures)
+
+
+OUTAGE = Outage(began=1.0, ended=9.0, ttl_s=3.0)
+
+
+def cut_off(*later: Batch, taken_at: float, taker: Life | None = None) -> list[Tenure]:
+    """One owner in hand of events 0 and 1 when the store goes away, and lost to another."""
+    before = tenure(1, batch(0, 1), *later, reason="lost")
+    after = tenure(2, batch(1, 2, 3, 4, 5, began=taken_at), life=taker, reason="shutdown")
+    return [replace(before, closed=12.5), replace(after, opened=taken_at)]
+
+
+def with_outage(tenures: Sequence[Tenure], *samples: Sample) -> Verdict:
+    return judge(HELD, tenures, [*samples, replace(END, at=20.0)], outages=[OUTAGE])
+
+
+def test_what_an_owner_had_in_hand_when_the_store_went_away_may_come_again() -> None:
+    verdict = with_outage(cut_off(taken_at=12.1))
+    assert verdict.problems == []
+    assert (verdict.twice, verdict.moves) == ({"outage": 1}, {"outage": 1})
+    assert verdict.resumed_s == pytest.approx(3.1)
+
+
+def test_who_takes_a_lease_before_its_owner_had_time_to_renew_after_an_outage_is_noticed() -> None:
+    witness = Life(instance="witness")
+    elsewhere = replace(tenure(1, life=witness, reason="shutdown"), partition="1", opened=0.5)
+    held = {**HELD, "1": []}
+    end = [replace(END, at=20.0), replace(END, at=20.0, partition="1", next_sequence=0)]
+    for taken_at, robs in ((11.9, True), (12.1, False)):
+        tenures = [*cut_off(taken_at=taken_at, taker=witness), elsewhere]
+        problems = judge(held, tenures, end, outages=[OUTAGE]).problems
+        assert ["robs i1" in problem for problem in problems] == [True] * robs
+    assert with_outage(cut_off(taken_at=9.5)).problems == [], "a newcomer cannot know of the outage"
+
+
+def test_more_calls_than_one_begun_long_after_the_store_went_away_are_noticed() -> None:
+    one, two = batch(2, began=4.1), batch(3, began=5.0)
+    assert with_outage(cut_off(one, taken_at=12.1)).problems == []
+    problems = with_outage(cut_off(one, two, taken_at=12.1)).problems
+    assert problems == ["partition 0, epoch 1, i1: 2 calls begun when its lease was long stale"]
+
+
+def test_events_that_a_checkpoint_covered_and_that_come_again_are_noticed() -> None:
+    assert with_outage(cut_off(taken_at=12.1), sample(0.9, 1)).problems == []
+    problems = with_outage(cut_off(taken_at=12.1), sample(0.9, 2)).problems
+    assert problems == ["partition 0, epoch 2, i2: begins at 1 before checkpoint 2"]
 
 
 def test_two_owners_at_work_at_once_are_noticed_unless_one_is_a_zombie() -> None:

@@ -15,7 +15,7 @@ from chaos.sampler import Sampler
 
 import leasehold as lh
 from leasehold.core.model import Group
-from leasehold.ports import DeadLetter, Which
+from leasehold.ports import DeadLetter, LetterFilter
 from leasehold.stores import open_dead_letters
 
 PARTITIONS = 16
@@ -36,7 +36,7 @@ def make_hub(path: Path, events: int) -> dict[str, list[int]]:
                     partition, hub.position_of(partition, "earliest"), events
                 ).events
             ]
-            for partition in hub.partition_ids()
+            for partition in hub.properties().partition_ids
         }
 
 
@@ -44,7 +44,7 @@ def letters_in(url: str) -> Sequence[DeadLetter]:
     async def read() -> Sequence[DeadLetter]:
         store = open_dead_letters(url)
         try:
-            return await store.list(Which())
+            return await store.list(LetterFilter())
         finally:
             await store.close()
 
@@ -81,7 +81,7 @@ def test_of_ten_thousand_events_exactly_the_bad_one_is_dead_lettered(tmp_path: P
     (letter,) = letters_in(letters_url)
     assert json.loads(letter.body) == {"number": bad}
     assert (letter.partition, letter.sequence) == place_of(bad, held)
-    assert (letter.attempts, letter.error) == (3, "ValueError: what is this?")
+    assert (letter.attempts, letter.reason) == (3, "ValueError: what is this?")
     assert handled == {p: [n for n in numbers if n != bad] for p, numbers in held.items()}
 
 
@@ -103,7 +103,7 @@ def test_attempts_survive_a_handler_that_kills_its_process(tmp_path: Path) -> No
         label = f"{name}-{len(lives)}"
         lives[label] = Life(instance=label)
         said = {
-            "hub": str(tmp_path / "hub.db"),
+            "feed": str(tmp_path / "hub.db"),
             "store": store_url,
             "group": GROUP.name,
             "instance": name,

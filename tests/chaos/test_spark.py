@@ -1,4 +1,5 @@
-"""Three Spark applications on one hub under kills, pauses and joins: exactly once, to the event.
+"""Three Spark applications on one hub or Kafka topic under kills, pauses, joins, and outages of
+leases, table and brokers: exactly once, to the event.
 
 The sum of the aggregates in Delta is what was sent, per home and minute, and what is no reading is
 among the dead letters.
@@ -13,6 +14,8 @@ import random
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,19 +23,25 @@ from uuid import uuid4
 import polars as pl
 import pytest
 from azure.storage.blob import BlobServiceClient
+from chaos.feeds import FeedPlace, hub_place, kafka_place
 from chaos.instance import REPLACED
 from chaos.processes import Process, Processes, WentWrong, wait_until
 from chaos.readings import BAD
+from chaos.stores import Store, postgres_store, sqlite_store
 from chaos.test_chaos import SEED
 from deltalake import DeltaTable
-from servers import Azurite
+from support.blocking import result_of
+from support.servers import Azurite, Postgres
 
 import leasehold as lh
+from leasehold.core.ranges import Range
+
+pytestmark = pytest.mark.takes_s(150)
 
 EVENTS = int(os.environ.get("LEASEHOLD_CHAOS_EVENTS") or 30_000)
 SECONDS = float(os.environ.get("LEASEHOLD_CHAOS_S") or 25.0)
 APPLICATIONS = 3
-ACTIONS = ("kill", "pause", "join")
+ACTIONS = ("kill", "pause", "join", "outage")
 PATIENCE_S = 240.0
 GOOD_ENDS = (0, -signal.SIGKILL, -signal.SIGTERM, REPLACED)
 COUNTS = ["home_id", "minute", "count"]
@@ -40,17 +49,20 @@ COUNTS = ["home_id", "minute", "count"]
 
 class Applications:
     def __init__(
-        self, folder: Path, store: str, sink: str, options: dict[str, str], processes: Processes
+        self,
+        folder: Path,
+        places: tuple[Store, str, dict[str, str]],
+        feed: FeedPlace,
+        processes: Processes,
     ) -> None:
-        self.folder, self.processes = folder, processes
+        self.folder, self.feed, self.processes = folder, feed, processes
+        store, sink, options = places
+        self.outages = cycle([*feed.outages[:1], *store.outages])
         self.chance = random.Random(SEED)
-        self.hub = lh.Hub.create(
-            folder / "hub.db", name="sensors", namespace="homes.local", partitions=16
-        )
         self.said = {
             "folder": str(folder),
-            "hub": str(folder / "hub.db"),
-            "store": store,
+            "feed": feed.url,
+            "store": store.url,
             "sink": sink,
             "options": options,
             "max_events": max(4_000, EVENTS // 20),
@@ -72,14 +84,14 @@ class Applications:
             self.start()
         wait_until(self.all_at_work, "all applications have partitions", PATIENCE_S)
         rate = str(EVENTS / SECONDS)
-        producer = self.processes.start("producer", "readings", self.said["hub"], str(EVENTS), rate)
+        producer = self.processes.start("producer", "readings", self.feed.url, str(EVENTS), rate)
         while producer.running or not all(self.done[action] for action in ACTIONS):
             time.sleep(self.chance.uniform(2.0, 6.0))
             self.disturb()
         if producer.popen.returncode:
             raise WentWrong(f"the producer: {producer.printed()}")
         last = self.start(until_drained=True)
-        wait_until(lambda: not last.running, "the last one drains the hub", PATIENCE_S)
+        wait_until(lambda: not last.running, "the last one drains the feed", PATIENCE_S)
         for process in self.running:
             if process.running:
                 process.popen.terminate()
@@ -109,6 +121,10 @@ class Applications:
         if what == "join":
             self.start()
             return
+        if what == "outage":
+            with next(self.outages)():
+                time.sleep(self.chance.uniform(4.5, 7.0))
+            return
         process = self.chance.choice(busy)
         if what == "kill":  # with Java and its Python workers, as when a machine dies
             self.running.remove(process)
@@ -119,16 +135,15 @@ class Applications:
             _signal(process, signal.SIGCONT)
 
     def sent(self) -> tuple[pl.DataFrame, int]:
-        """Per home and minute, read from the hub; and how many are no readings."""
+        """Per home and minute, read from the feed; and how many are no readings."""
         frames, bad = [], 0
-        for each in self.hub.kept():
-            at = each.first
-            while at < each.end:
-                batch = self.hub.read_arrow(each.partition, at, each.end - at)
-                bodies = [body for body in batch.column("body").to_pylist() if body != BAD]
-                bad += batch.num_rows - len(bodies)
+        with self.feed.opened() as feed:
+            kept = result_of(feed.extents())
+            ranges = [Range(partition=e.partition, first=e.first, end=e.end) for e in kept]
+            for chunk in feed.read_columns(ranges):
+                bodies = [b for b in chunk.columns(["body"]).column(0).to_pylist() if b != BAD]
+                bad += len(chunk) - len(bodies)
                 frames.append(pl.read_ndjson(b"\n".join(bodies)))
-                at += batch.num_rows
         minute = (pl.col("ts") // 60_000).alias("minute")
         found = pl.concat(frames).group_by("home_id", minute).agg(pl.len().alias("count"))
         return _sorted(found), bad
@@ -156,29 +171,45 @@ def _signal(process: Process, number: int) -> None:
         return
 
 
-@pytest.fixture(params=["sqlite-folder", "postgresql-azurite"])
+COMBINATIONS = [("sqlite-folder", "hub"), ("postgresql-azurite", "kafka")]
+if "LEASEHOLD_CHAOS_S" in os.environ:
+    COMBINATIONS += [("sqlite-folder", "kafka"), ("postgresql-azurite", "hub")]
+
+
+@pytest.fixture
+def feed(request: pytest.FixtureRequest, tmp_path: Path) -> FeedPlace:
+    if request.param == "hub":
+        return hub_place(tmp_path / "hub.db", 16)
+    return kafka_place(request.getfixturevalue("own_kafka"), 16)
+
+
+@pytest.fixture
 def places(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[str, str, dict[str, str]]:
+) -> tuple[Store, str, dict[str, str]]:
     """The lease store, the table, and how to get at its storage."""
     if request.param == "sqlite-folder":
-        return f"sqlite:///{tmp_path}/leases.db", str(tmp_path / "table"), {}
-    azurite: Azurite = request.getfixturevalue("azurite")
+        return sqlite_store(tmp_path / "leases.db"), str(tmp_path / "table"), {}
+    azurite: Azurite = request.getfixturevalue("own_azurite")
+    postgres: Postgres = request.getfixturevalue("own_postgres")
+    monkeypatch.setenv("PGPASSWORD", postgres.password)
     container = f"spark-{uuid4().hex[:8]}"
     with BlobServiceClient.from_connection_string(azurite.connection_string) as service:
         service.create_container(container)
-    store = f"{request.getfixturevalue('postgres_url')}?schema=spark_{uuid4().hex[:8]}"
+    store = postgres_store(postgres)
     # So the storage client knows that it is the emulator, which cannot list from a blob on.
     monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", azurite.url.removesuffix(f"/{azurite.account}"))
+    store = replace(store, outages=[*store.outages, azurite.frozen])
     return store, f"az://{container}/activity", {"azure_storage_use_emulator": "true"}
 
 
 @pytest.mark.timeout(1800 + 4 * SECONDS)
+@pytest.mark.parametrize(("places", "feed"), COMBINATIONS, indirect=True)
 def test_each_event_counts_once_whatever_happens_to_the_applications(
-    places: tuple[str, str, dict[str, str]], tmp_path: Path
+    places: tuple[Store, str, dict[str, str]], feed: FeedPlace, tmp_path: Path
 ) -> None:
     with Processes(tmp_path) as processes:
-        group = Applications(tmp_path, *places, processes)
+        group = Applications(tmp_path, places, feed, processes)
         try:
             group.run()
         finally:
@@ -197,7 +228,7 @@ def test_each_event_counts_once_whatever_happens_to_the_applications(
 def _letters(folder: Path) -> Any:
     async def main() -> int:
         store = lh.open_dead_letters(f"sqlite:///{folder}/dead.db")
-        found = await store.count(lh.Which())
+        found = await store.count(lh.LetterFilter())
         await store.close()
         return sum(found.values())
 

@@ -1,6 +1,7 @@
-"""Two deployment units on one container under kills, pauses, stops, joins and splits.
+"""Two deployment units on one container under kills, pauses, stops, joins, splits, and outages of
+the lease store.
 
-One has a delegate that fails now and then. In the end, what each was told amounts to the container.
+One has a handler that fails now and then. In the end, what each was told amounts to the container.
 """
 
 from __future__ import annotations
@@ -12,20 +13,26 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import pytest
 from chaos.instance import REPLACED
 from chaos.processes import Process, Processes, WentWrong, wait_until
+from chaos.stores import Store
 from chaos.test_chaos import SECONDS, SEED
+from support.blocking import result_of
+from support.cosmos_process import served_container
 
 import leasehold as lh
+
+pytestmark = pytest.mark.takes_s(110)
 
 Mode = Literal["latest", "all"]
 MODES: dict[str, Mode] = {"notify": "latest", "archive": "all"}
 FAILS = {"notify": 0.0, "archive": 0.1}
-ACTIONS = ("kill", "pause", "stop", "join")
+ACTIONS = ("kill", "pause", "stop", "join", "outage")
 GOOD_ENDS = (0, -signal.SIGKILL, -signal.SIGTERM, REPLACED)
 """SIGTERM: it came before the instance was up to being stopped."""
 
@@ -42,18 +49,16 @@ class Told(NamedTuple):
 
 
 class Units:
-    def __init__(self, folder: Path, store_url: str, processes: Processes) -> None:
-        self.folder, self.store_url, self.processes = folder, store_url, processes
+    def __init__(
+        self, folder: Path, store: Store, processes: Processes, feed_url: str | None = None
+    ) -> None:
+        """``feed_url``: of what serves the container."""
+        self.folder, self.store_url, self.processes = folder, store.url, processes
+        self.outages = cycle(store.outages)
         self.chance = random.Random(SEED)
         self.path = folder / "alerts.db"
-        self.container = lh.Container.create(
-            self.path,
-            name="alerts",
-            namespace="homes.local",
-            partition_key="/home",
-            ranges=4,
-            versions_s=None,
-        )
+        self.feed_url = feed_url or str(self.path)
+        self.container = alerts_in(folder)
         self.running: dict[str, list[Process]] = {unit: [] for unit in MODES}
         self.started: list[Process] = []
         self.done: Counter[str] = Counter()
@@ -61,7 +66,7 @@ class Units:
     def start(self, unit: str, *, until_drained: bool = False) -> Process:
         label = f"{unit}-{len(self.started) + 1}"
         said = {
-            "container": str(self.path),
+            "feed": self.feed_url,
             "store": self.store_url,
             "unit": unit,
             "mode": MODES[unit],
@@ -107,6 +112,10 @@ class Units:
         if what == "join":
             self.start(unit)
             return
+        if what == "outage":
+            with next(self.outages)():
+                time.sleep(self.chance.uniform(2.5, 4.5))
+            return
         process = running.pop(self.chance.randrange(len(running)))
         if what == "kill":
             process.popen.kill()
@@ -137,10 +146,11 @@ class Units:
 
     async def estimate(self, unit: str) -> lh.Estimate:
         store = lh.open_store(self.store_url)
+        feed: Any = lh.open_feed(self.feed_url, MODES[unit])
         try:
-            feed = self.container.feed(MODES[unit])
             return await lh.Estimator(feed, group=unit, store=store).observe()
         finally:
+            feed.close()
             await store.close()
 
     def told(self, unit: str) -> dict[str, list[Told]]:
@@ -155,7 +165,7 @@ class Units:
     def written(self) -> dict[str, list[Told]]:
         """By document: every change, in the order of LSNs."""
         found: defaultdict[str, list[Told]] = defaultdict(list)
-        for leaf in self.container.feed("all").leaves():
+        for leaf in result_of(self.container.feed("all").partitions()):
             page = self.container.changes(leaf.id, start="beginning", mode="all")
             while page.changes:
                 for change in page.changes:
@@ -166,11 +176,44 @@ class Units:
         return found
 
 
-def test_each_unit_ends_with_what_the_container_has(store_url: str, tmp_path: Path) -> None:
+def alerts_in(folder: Path) -> lh.Container:
+    """Made when it is first asked for."""
+    path = folder / "alerts.db"
+    if path.exists():
+        return lh.Container.open(path)
+    return lh.Container.create(
+        path,
+        name="alerts",
+        namespace="homes.local",
+        partition_key="/home",
+        ranges=4,
+        versions_s=None,
+    )
+
+
+def test_each_unit_ends_with_what_the_container_has(store: Store, tmp_path: Path) -> None:
+    holds(tmp_path, store)
+
+
+def test_so_it_does_with_feed_and_leases_in_cosmos_db(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are gone while the endpoint is stopped, or killed and started again."""
+    alerts_in(tmp_path).close()
+    with served_container(tmp_path / "alerts.db") as served:
+        monkeypatch.setenv("AZURE_COSMOS_KEY_FILE", str(served.key_file))
+        store = Store(
+            url=served.url_of("leases", "alerts") + "?timeout_s=2",
+            outages=[served.frozen, served.down],
+        )
+        holds(tmp_path, store, served.url_of("homes.local", "alerts"))
+
+
+def holds(tmp_path: Path, store: Store, feed_url: str | None = None) -> None:
     said = f"seed {SEED}, {SECONDS:g} s, logs in {tmp_path}"
     print(said)
     with Processes(tmp_path) as processes:
-        units = Units(tmp_path, store_url, processes)
+        units = Units(tmp_path, store, processes, feed_url)
         try:
             units.run()
         except WentWrong as error:
@@ -180,7 +223,7 @@ def test_each_unit_ends_with_what_the_container_has(store_url: str, tmp_path: Pa
     archive, notify = units.told("archive"), units.told("notify")
     problems = [*of_history(written, archive), *of_newest(written, notify)]
     assert not problems, f"{said}: {len(problems)}, {problems[:20]}"
-    leaves = {leaf.id for leaf in units.container.feed().leaves()}
+    leaves = {leaf.id for leaf in result_of(units.container.feed().partitions())}
     for unit in MODES:
         estimate = asyncio.run(units.estimate(unit))
         assert {each.partition for each in estimate.partitions} == leaves

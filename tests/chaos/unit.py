@@ -33,7 +33,7 @@ def main() -> None:
             raise RuntimeError("the other side is down")
 
     processor = lh.ChangeFeedProcessor(
-        lh.Container.open(said["container"]),
+        lh.open_feed(said["feed"], said["mode"]),
         name=said["unit"],
         on_changes=on_changes,
         store=lh.open_store(said["store"]),

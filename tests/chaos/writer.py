@@ -30,7 +30,8 @@ def main() -> None:
             container.upsert({"id": id, "home": home, "n": n})
         if splits and time.monotonic() >= splits[0]:
             del splits[0]
-            container.split(chance.choice(container.feed().leaves()).id)
+            ranges = [each.id for each in container.ranges() if not each.split]
+            container.split(chance.choice(ranges))
         time.sleep(chance.uniform(0, 0.01))
     print(n, "writes,", said["splits"], "splits")
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from command_line import leasehold
+from support.command_line import leasehold
 
 import leasehold as lh
 

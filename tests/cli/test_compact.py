@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from command_line import leasehold
 from deltalake import DeltaTable, write_deltalake
+from support.command_line import leasehold
 
 from leasehold.errors import BadInput
-from leasehold.spark.delta_compact import compact
+from leasehold.spark.delta.compact import compact
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from command_line import leasehold
+from support.command_line import leasehold
 
 from leasehold.feeds.container import Container
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from command_line import PROGRAM, leasehold
+from support.command_line import PROGRAM, leasehold
 
 from leasehold.core.model import Checkpoint, Group
 from leasehold.feeds.hub import Hub
-from leasehold.ports import Which
-from leasehold.processor.redrive import REDRIVEN_FROM
+from leasehold.operations.redrive import REDRIVEN_FROM
+from leasehold.ports import LetterFilter
 from leasehold.stores import open_dead_letters
 from leasehold.testing.check_dead_letters import any_letter
 
@@ -45,7 +45,7 @@ def put(url, *letters):
 def left(url, **which):
     async def main():
         store = open_dead_letters(url)
-        found = await store.list(Which(**which))
+        found = await store.list(LetterFilter(**which))
         await store.close()
         return [letter.sequence for letter in found]
 
@@ -109,9 +109,9 @@ def test_list_can_leave_out_what_was_redriven(url, hub):
     assert [row["id"] for row in rows] == [ids[1]]
 
 
-def test_a_store_that_is_not_there_has_no_letters_and_is_not_made(tmp_path):
-    shown = dead_letters("list", "--store", f"sqlite:///{tmp_path}/typo.db")
-    assert shown.stdout == "no dead letters\n"
+def test_a_store_that_is_not_there_is_named_and_not_made(tmp_path):
+    shown = dead_letters("list", "--store", f"sqlite:///{tmp_path}/typo.db", ok=False)
+    assert (shown.returncode, shown.stdout) == (1, "")
     assert "there is no file" in shown.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -5,7 +5,7 @@ import subprocess
 from datetime import datetime
 
 import pytest
-from command_line import PROGRAM, leasehold
+from support.command_line import PROGRAM, leasehold
 
 from leasehold.feeds.hub import Hub
 
@@ -22,7 +22,7 @@ def stored(path):
     with Hub.open(path) as hub:
         batches = {
             number: hub.read_batch(number, hub.position_of(number, "earliest"), 100_000).events
-            for number in hub.partition_ids()
+            for number in hub.properties().partition_ids
         }
         return (
             {number: [event.body for event in events] for number, events in batches.items()},
@@ -242,5 +242,5 @@ def test_ctrl_c_while_sending_says_what_was_sent(path):
     sending.send_signal(signal.SIGINT)
     _, said = sending.communicate(timeout=60)
     assert sending.returncode == 130
-    assert b"20,000 events had been sent" in said
+    assert b"20,001 events had been sent" in said
     assert b"Traceback" not in said

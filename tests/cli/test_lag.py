@@ -5,7 +5,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from command_line import PROGRAM, WIDE, leasehold
+from support.command_line import PROGRAM, WIDE, leasehold
 
 from leasehold.core.model import Group, Member
 from leasehold.feeds.hub import Hub
@@ -36,7 +36,7 @@ class World:
 
     def take_all(self, owner="worker-1", ttl_s=600.0, processed=10, attempts=0):
         with Hub.open(self.path) as hub:
-            starts = {p: hub.position_of(p, "earliest") for p in hub.partition_ids()}
+            starts = {p: hub.position_of(p, "earliest") for p in hub.properties().partition_ids}
             after = hub.position_of("0", processed)
 
         async def story(store):
@@ -112,7 +112,7 @@ def test_a_hub_made_anew_is_noticed(world):
         file.unlink()
     World(world.path.parent)
     text = leasehold("lag", *world.words).stdout
-    assert rows(text)["0"][1:2] + rows(text)["0"][-1:] == ["30", "of another hub"]
+    assert rows(text)["0"][1:2] + rows(text)["0"][-1:] == ["30", "of another feed"]
     assert "leasehold rewind" in text
 
 
@@ -176,6 +176,7 @@ def test_watching_without_a_terminal_prints_page_after_page(world):
     ],
 )
 def test_a_mistake_gets_one_clear_line(world, change, says):
+    world.file.touch()
     words = [change.get(place, word) for place, word in enumerate(world.words)]
     done = leasehold("lag", *words, ok=False)
     assert done.returncode == 2

@@ -3,7 +3,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from command_line import leasehold
+from support.command_line import leasehold
 
 from leasehold.core.model import Group
 from leasehold.feeds.hub import Hub
@@ -64,7 +64,7 @@ def refused(world, *words):
 def test_a_group_is_sent_back_after_a_yes_having_seen_what_will_happen(world):
     done = leasehold("rewind", *world.words, "--to", "sequence:4", stdin="y\n")
     said = " ".join(done.stderr.split())
-    assert "10 │ → │ 4 │ 6 events again" in said
+    assert "10 │ 4 │ 6 events again" in said
     assert "Move 2 partitions of homes.local/sensors/alerts?" in said
     assert "12 events will be delivered again" in said
     assert "2 partitions moved to sequence:4" in done.stdout

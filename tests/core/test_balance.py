@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
@@ -7,17 +8,21 @@ from hypothesis import strategies as st
 
 from leasehold.core.balance import (
     Plan,
-    Timing,
+    _even_out,
+    _exact,
     by_count,
     by_weight,
     expires_in_s,
+    leasable,
     live_members,
     missing,
     next_look_s,
     plan,
+    read_by_others,
     spread,
 )
 from leasehold.core.model import Checkpoint, Group, Lease, Member, Partition, Snapshot
+from leasehold.settings import Timing
 
 GROUP = Group(namespace="n", feed="f", name="g")
 TIMING = Timing(lease_ttl_s=10, balance_interval_s=3, shed_timeout_s=60)
@@ -189,7 +194,7 @@ def test_scaling_32_partitions_moves_only_what_it_must(before, after, moves):
 def test_weights_are_evened_out_as_far_as_single_moves_can(standing, data):
     parts, current, members = standing
     # Whole numbers: no ties that only rounding makes.
-    weights = {p: float(data.draw(st.integers(0, 1000))) for p in parts}
+    weights = {p: float(data.draw(st.integers(1, 1000))) for p in parts}
     target = by_weight(0.2)(parts, current, members, weights)
     assert set(target) == set(parts)
     assert set(target.values()) <= set(members)
@@ -201,12 +206,102 @@ def test_weights_are_evened_out_as_far_as_single_moves_can(standing, data):
     assert gap <= 0.2 * mean * (1 + 1e-9) or not helpful
 
 
-@given(standings(), st.data())
-def test_a_weighted_target_is_stable(standing, data):
-    parts, current, members = standing
-    weights = {p: float(data.draw(st.integers(0, 50))) for p in parts}
+# Whatever a store may hold: fractions, huge ratios, nothing, and what is no number at all.
+some_weight = (
+    st.integers(0, 50).map(float)
+    | st.integers(0, 30).map(lambda n: n / 3)
+    | st.floats(0, 1e6)
+    | st.sampled_from([0.0, -1.0, 5e-324, 1e-300, 1e300, 1.7e308, math.nan, math.inf, -math.inf])
+)
+
+
+@st.composite
+def weighted(draw):
+    parts, current, members = draw(standings())
+    return parts, current, members, {p: draw(some_weight) for p in parts}
+
+
+def test_thirds_do_not_send_one_partition_back_and_forth_for_ever():
+    weights = {"0": 22 / 3, "1": 5 / 3, "2": 22 / 3}
+    for current in product("ab", repeat=3):
+        owners = dict(zip("012", current, strict=True))
+        target = by_weight()("012", owners, "ab", weights)
+        assert by_weight()("012", target, "ab", weights) == target
+
+
+@given(weighted(), st.floats(0, 2))
+def test_evening_out_weights_ends_and_every_move_lowers_the_load_of_the_heaviest(case, threshold):
+    parts, current, members, weights = case
+    exact = _exact(weights)
+    owned = {m: [(exact[p], p) for p in parts if current.get(p) == m] for m in members}
+    loads = {m: sum(weight for weight, _ in mine) for m, mine in owned.items()}
+    moves = []
+
+    class Noted(list):
+        def remove(self, entry):
+            moves.append(entry)
+            assert len(moves) <= len(parts) ** 2, "it goes on for ever"
+            super().remove(entry)
+
+    before = max(loads.values())
+    _even_out(noted := {m: Noted(mine) for m, mine in owned.items()}, dict(loads), threshold)
+    after = {m: sum(weight for weight, _ in mine) for m, mine in noted.items()}
+    assert max(after.values()) <= before
+    assert sum(after.values()) == sum(loads.values())
+    squares = [sum(load**2 for load in each.values()) for each in (loads, after)]
+    assert squares[1] < squares[0] if moves else squares[1] == squares[0]
+
+
+@given(weighted(), st.randoms(use_true_random=False))
+def test_every_instance_computes_the_same_weighted_target_and_leaves_it_as_it_is(case, random):
+    parts, current, members, weights = case
     target = by_weight()(parts, current, members, weights)
+    assert set(target) == set(parts)
+    assert set(target.values()) <= set(members)
     assert by_weight()(parts, target, members, weights) == target
+    random.shuffle(parts)
+    random.shuffle(members)
+    shuffled = [list(each.items()) for each in (current, weights)]
+    for each in shuffled:
+        random.shuffle(each)
+    assert by_weight()(parts, dict(shuffled[0]), members, dict(shuffled[1])) == target
+
+
+@given(weighted())
+def test_nobody_gets_more_weight_than_the_heaviest_had_unless_leases_without_owner_are_dealt_out(
+    case,
+):
+    _, current, members, weights = case
+    owned = {p: owner for p, owner in current.items() if owner in members}
+    target = by_weight()(list(owned), owned, members, weights)
+    exact = _exact({p: weights[p] for p in owned})
+    before, after = (
+        max(sum(exact[p] for p in owned if each[p] == m) for m in members)
+        for each in (owned, target)
+    )
+    assert after <= before
+
+
+@given(weighted())
+def test_a_weight_that_is_not_known_counts_as_the_others_do_on_average(case):
+    parts, _, _, weights = case
+    exact = _exact(weights)
+    known = [p for p in parts if 0 < weights[p] < math.inf]
+    usual = sum(exact[p] for p in known) // len(known) if known else 1
+    assert all(exact[p] == usual for p in set(parts) - set(known))
+
+
+def test_whoever_was_measured_first_does_not_look_heavy():
+    """Or the leases of an instance that came a moment earlier would all be shed to the others."""
+    current = {p: "ab"[n // 4] for n, p in enumerate("01234567")}
+    measured = dict.fromkeys("0123", 345.0)
+    assert by_weight()(list(current), current, "ab", measured) == current
+
+
+def test_a_threshold_that_is_no_share_is_refused():
+    for wrong in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="threshold must be 0 or more"):
+            by_weight(wrong)
 
 
 def test_a_small_imbalance_of_weights_moves_nothing():
@@ -336,6 +431,28 @@ def test_an_owner_sheds_to_a_member_that_has_too_little():
     assert plan_of("b", look).take == ()
 
 
+def test_who_may_be_dead_gets_nothing_and_keeps_what_it_has():
+    two = [lease(p, "a") for p in "0123"] + [lease(p, "b") for p in "45"]
+    look = snapshot(*two, members="abc")
+    assert plan_of("a", look, held="0123").shed == {"2": "c", "3": "c"}
+    doubtful = replace(look, doubted=frozenset("bc"))
+    calm = plan_of("a", doubtful, held="0123")
+    assert (calm.shed, calm.take, calm.settled) == ({}, (), False)
+    dead = [replace(each, age_s=30.0) if each.owner == "b" else each for each in two]
+    both = replace(snapshot(*dead, members="a"), doubted=frozenset("c"))
+    assert {each.partition for each in plan_of("a", both, held="0123").take} == {"4", "5"}
+
+
+def test_what_was_given_up_is_left_to_those_who_may_be_alive_too():
+    """After a silence of its own an instance doubts all others, and they are still the better ones
+    to take what hangs here."""
+    look = snapshot(lease("0"), lease("1", "b"), members="ab")
+    for seen in (look, replace(look, doubted=frozenset("b"))):
+        assert plan_of("a", seen, given_up={"0"}).take == ()
+    alone = snapshot(lease("0"), members="a")
+    assert [each.partition for each in plan_of("a", alone, given_up={"0"}).take] == ["0"]
+
+
 def test_what_to_shed_is_decided_a_moment_after_somebody_came():
     """Of many that start together some may be seen before the others; what they were given would
     have to move once more."""
@@ -408,6 +525,16 @@ def test_an_owner_that_does_not_let_go_is_overruled_after_the_timeout():
     assert still.take == ()
     last = plan_of("b", look, waiting=still.waiting, now=160.0)
     assert len(last.take) == 1
+
+
+def test_an_owner_that_keeps_what_was_offered_in_vain_is_given_its_time_again_after_that():
+    look = snapshot(lease("0", "a", epoch=3), lease("1", "a", epoch=3), members="ab")
+    kept = plan_of("b", look, waiting={("1", 3): 0.0}, missed={("1", 3)}, now=300.0)
+    assert kept.take == ()
+    late = plan_of("b", look, waiting=kept.waiting, now=359.0)
+    assert late.take == ()
+    over = plan_of("b", look, waiting=late.waiting, now=360.0)
+    assert [each.partition for each in over.take] == ["1"]
 
 
 def test_the_waiting_starts_anew_when_the_lease_changed_hands():
@@ -485,3 +612,15 @@ def test_every_order_of_four_joins_ends_even():
         for upto in range(1, 5):
             owner = by_count([str(n) for n in range(10)], owner, order[:upto], {})
             assert max(counts(owner, order[:upto])) - min(counts(owner, order[:upto])) <= 1
+
+
+def test_partitions_that_were_merged_are_read_on_side_by_side():
+    """Unlike a parent and its child, of which one waits for the other."""
+    merged = Partition(id="3", ancestors=("2", "1"))
+    look = snapshot(lease("1"), lease("2"))
+    assert [each.partition for each in leasable(look, [merged])] == ["1", "2"]
+    assert missing(look, [merged]) == ()
+    assert read_by_others(look, [merged]) == {"3"}
+    children = [Partition(id=id, ancestors=("2", "1")) for id in ("3", "4")]
+    assert [each.partition for each in leasable(look, children)] == ["1"]
+    assert read_by_others(look, children) == frozenset()

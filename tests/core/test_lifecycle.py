@@ -108,8 +108,8 @@ def test_a_partition_that_ended_is_split_and_closed():
 
 
 def test_a_release_that_fails_is_tried_again_until_it_is_done_or_moot():
-    life, actions = run(Done(), GIVE_UP, Again(1.0), Lost(), Done(), Done())
-    assert actions[-4:] == [Pause(1.0), None, Do(Phase.CLOSING), None]
+    life, actions = run(Done(), GIVE_UP, Again(1.0), Lost(), Done())
+    assert actions[-3:] == [Pause(1.0), Do(Phase.CLOSING), None]
     assert (life.phase, life.ending) == (Phase.CLOSED, Reason.LOST)
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leasehold.core.retry import ALONE, WITHIN, Bisection, Decision, Retry, decide, describe, resume
+from leasehold.core.retry import ALONE, WITHIN, Bisection, Decision, decide, describe, resume
+from leasehold.settings import Retry
 
 DEAD_LETTER = Retry(attempts=3, then="dead-letter")
 FOREVER = Retry(attempts=3, then="retry-forever")

@@ -9,6 +9,7 @@ from leasehold.core.start import (
     AtOffset,
     AtSequence,
     AtTime,
+    Committed,
     Earliest,
     Latest,
     Start,
@@ -23,6 +24,7 @@ STARTS = st.one_of(
     st.builds(AtSequence, st.integers(min_value=0)),
     st.builds(AtOffset, st.integers(min_value=0).map(str)),
     st.builds(AtTime, st.datetimes(timezones=st.just(UTC))),
+    st.builds(Committed, st.sampled_from(["g", "a:b"])),
 )
 
 
@@ -35,6 +37,8 @@ STARTS = st.one_of(
         ("sequence:12", AtSequence(12)),
         ("offset:4711", AtOffset("4711")),
         ("offset:AbC", AtOffset("AbC")),
+        ("committed: my:group ", Committed("my:group")),
+        (Committed("g"), Committed("g")),
         (NOON, AtTime(NOON)),
         ("time:2026-01-31T12:00:00Z", AtTime(NOON)),
         ("time:2026-01-31T14:00:00+02:00", AtTime(NOON)),

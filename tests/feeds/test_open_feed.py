@@ -1,9 +1,10 @@
 import sqlite3
 
 import pytest
+from support.blocking import result_of
 
 import leasehold as lh
-from leasehold.feeds.container_feed import ChangeFeed
+from leasehold.feeds.container.change_feed import ChangeFeed
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_a_file_says_itself_what_it_is(hub, tmp_path):
         assert (feed.namespace, feed.name) == ("homes.local", name)
         feed.close()
         with pytest.raises(lh.BadInput, match="was closed"):
-            feed.leaves()
+            result_of(feed.partitions())
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"SQLite format 3\0", None])

@@ -8,17 +8,21 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.blocking import result_of
 
-from leasehold.core.retry import Retry
 from leasehold.errors import BadInput
 from leasehold.feeds.container import Container
+from leasehold.operations.estimator import Estimator
 from leasehold.processor.changefeed import ChangeFeedProcessor
-from leasehold.processor.estimator import Estimator
+from leasehold.settings import Retry
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing.sim_time import SimClock, SimLoop
+
+pytestmark = pytest.mark.takes_s(40)
 
 UNITS = {"newest": "latest", "history": "all"}
 ids = st.sampled_from([f"d{n}" for n in range(6)])
@@ -34,7 +38,7 @@ class Inline:
         self.namespace, self.name = feed.namespace, feed.name
 
     async def partitions(self):
-        return self._feed.leaves()
+        return result_of(self._feed.partitions())
 
     async def locate(self, partition, start):
         return self._feed.position_of(partition, start)
@@ -42,14 +46,17 @@ class Inline:
     async def read(self, partition, position, max_events):
         return self._feed.read_batch(partition, position, max_events)
 
+    async def ends(self):
+        return result_of(self._feed.ends())
+
     async def extents(self):
-        return self._feed.kept()
+        return result_of(self._feed.extents())
 
     async def event_times(self, positions):
-        return self._feed.times_at(positions)
+        return result_of(self._feed.event_times(positions))
 
     async def remaining(self, positions):
-        return self._feed.count_from(positions)
+        return result_of(self._feed.remaining(positions))
 
 
 class ContainerAndUnits(RuleBasedStateMachine):
@@ -109,7 +116,7 @@ class ContainerAndUnits(RuleBasedStateMachine):
                     raise
 
     def leaves(self):
-        return [each.id for each in self.container.feed().leaves()]
+        return [each.id for each in result_of(self.container.feed().partitions())]
 
     # What happens to the instances
 
@@ -196,7 +203,7 @@ class ContainerAndUnits(RuleBasedStateMachine):
     def _maybe_fail(self):
         if self.failing:
             self.failing -= 1
-            raise RuntimeError("the delegate failed")
+            raise RuntimeError("the handler failed")
 
     def _require_told(self, unit):
         for (home, id), done in self.wrote.items():
@@ -230,7 +237,10 @@ class ContainerAndUnits(RuleBasedStateMachine):
                 group = self.running[unit][0][0].group
                 look = self.within(self.store.snapshot(group))
                 assert {lease.partition for lease in look.leases} == leaves, mode
-                ends = {each.partition: each.end for each in self.container.feed(mode).kept()}
+                ends = {
+                    each.partition: each.end
+                    for each in result_of(self.container.feed(mode).extents())
+                }
                 for lease in look.leases:
                     assert lease.checkpoint.next_sequence == ends[lease.partition], mode
                 estimator = Estimator(

@@ -14,7 +14,7 @@ from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Checkpoint, Group, Lease
 from leasehold.errors import BadInput, LeaseLost
 from leasehold.processor.handlers import Context, Handlers, Once, Quit
-from leasehold.processor.threads import Threads
+from leasehold.processor.threads import HandlerThreads
 
 LEASE = Lease(
     group=Group(namespace="n", feed="f", name="g"),
@@ -31,7 +31,7 @@ def events(count, partition="0"):
 
 def handlers(**functions):
     names = ("on_event", "on_batch", "on_error", "on_partition_open", "on_partition_close")
-    return Handlers(**{name: functions.get(name) for name in names}, threads=Threads("t"))
+    return Handlers(**{name: functions.get(name) for name in names}, threads=HandlerThreads("t"))
 
 
 def handle(given, *, stop=lambda done: False, save=None, **functions):
@@ -262,8 +262,38 @@ def test_a_plain_call_that_nobody_waits_for_any_more_is_remembered_until_it_ends
 
 def test_a_batch_is_one_call_and_its_latest_event_is_the_last():
     calls = []
-    outcome, context = handle(events(4), on_batch=lambda batch: calls.append(list(batch)))
+    outcome, context = handle(events(4), on_batch=lambda batch, context: calls.append(list(batch)))
     assert (outcome.done, calls, context.latest.sequence) == (4, [events(4)], 3)
+
+
+async def batch_async(batch):
+    pass
+
+
+@pytest.mark.parametrize("on_batch", [len, batch_async])
+@pytest.mark.parametrize(
+    ("others", "made"),
+    [
+        ({}, []),
+        ({"on_error": print, "on_partition_close": lambda reason: None}, []),
+        ({"on_error": lambda error, context: None}, [-1]),
+        ({"on_partition_open": lambda context: None}, [-1]),
+        ({"on_partition_close": lambda reason, context: None}, [-1]),
+    ],
+)
+def test_the_latest_event_is_made_only_where_a_function_can_ask_for_it(on_batch, others, made):
+    """A feed that holds columns makes an event for it, once a batch."""
+
+    asked = []
+
+    class Columns(list):
+        def __getitem__(self, index):
+            asked.append(index)
+            return super().__getitem__(index)
+
+    _, context = handle(Columns(events(4)), on_batch=on_batch, **others)
+    assert asked == made
+    assert context._events == ()
 
 
 def test_the_other_callbacks_get_what_they_ask_for():

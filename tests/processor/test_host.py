@@ -5,89 +5,13 @@ import random
 from dataclasses import replace
 
 import pytest
+from support.host_world import GROUP, INTERVAL_S, World
 
-from leasehold.core.model import Checkpoint, Group
+from leasehold.core.model import Checkpoint
 from leasehold.errors import BadInput, InstanceReplaced
-from leasehold.processor.handlers import Outcome
-from leasehold.processor.host import Host, Settings
-from leasehold.processor.pump import Pace, Pump
-from leasehold.stores.memory import MemoryStore
+from leasehold.settings import Timing
 from leasehold.testing.faulty_store import Faults, FaultyStore
-from leasehold.testing.sim_time import SimClock, run_virtual
-from leasehold.testing.sim_world import SimFeed
-
-GROUP = Group(namespace="sim", feed="feed", name="g")
-INTERVAL_S = Settings().balance_interval_s
-
-
-class Work:
-    one_by_one, interruptible = False, True
-
-    def __init__(self, world, instance, hold):
-        self.world, self.instance, self.hold = world, instance, hold
-
-    async def open(self):
-        pass
-
-    async def handle(self, events, stop):
-        await self.world.hold_up.wait()
-        partition = self.hold.lease.partition
-        self.world.handled += [(partition, event, self.instance) for event in events]
-        return Outcome(done=len(events))
-
-    async def failed(self, error):
-        self.world.reports.append(("handling", error))
-
-    async def close(self, reason):
-        pass
-
-
-class World:
-    def __init__(self, partitions=4, settings=None):
-        self.clock = SimClock()
-        self.feed = SimFeed(partitions)
-        self.store = MemoryStore(self.clock)
-        self.settings = settings or Settings()
-        self.handled = []
-        self.reports = []
-        self.hold_up = asyncio.Event()
-        self.hold_up.set()
-        self.tasks = {}
-
-    def host(self, instance, store=None, incarnation=None, **more):
-        store = store or self.store
-        return Host(
-            feed=self.feed,
-            group="g",
-            store=store,
-            instance=instance,
-            incarnation=incarnation or instance,
-            start_worker=lambda hold: Pump(
-                hold,
-                feed=self.feed,
-                store=store,
-                work=Work(self, instance, hold),
-                clock=self.clock,
-                report=lambda what, error: self.reports.append((what, error)),
-                pace=Pace(max_events=10),
-            ),
-            clock=self.clock,
-            report=lambda what, error: self.reports.append((what, error)),
-            settings=self.settings,
-            **more,
-        )
-
-    def start(self, instance, **more):
-        host = self.host(instance, **more)
-        self.tasks[host] = asyncio.ensure_future(host.run())
-        return host
-
-    async def stop(self, host):
-        host.stop()
-        await self.tasks[host]
-
-    def owners(self):
-        return {lease.partition: lease.owner for lease in self.store._snapshot(GROUP).leases}
+from leasehold.testing.sim_time import run_virtual
 
 
 def test_one_instance_takes_everything_and_handles_it_in_order():
@@ -184,7 +108,7 @@ def test_a_dead_owners_leases_are_taken_as_soon_as_they_expire():
         lost = {p for p, owner in world.owners().items() if owner == "a"}
         assert lost
         (age_s,) = {x.age_s for x in world.store._snapshot(GROUP).leases if x.partition in lost}
-        await asyncio.sleep(Settings().lease_ttl_s - age_s)
+        await asyncio.sleep(Timing().lease_ttl_s - age_s)
         assert not lost & set(alive.workers)
         await asyncio.sleep(0.2 * INTERVAL_S)
         assert lost <= set(alive.workers)
@@ -349,6 +273,53 @@ def test_a_partition_that_appears_is_noticed():
     run_virtual(main())
 
 
+def test_leases_stay_fresh_while_a_slow_feed_is_asked_about_many_new_partitions():
+    async def main():
+        world = World(partitions=4)
+        host, peer = world.start("a"), world.start("b")
+        await asyncio.sleep(2 * INTERVAL_S)
+        owners = world.owners()
+        locate = world.feed.locate
+
+        async def slow(partition, start):
+            await asyncio.sleep(2.0)
+            return await locate(partition, start)
+
+        world.feed.locate = slow
+        for _ in range(300):
+            world.feed.add()
+        before = asyncio.get_running_loop().time()
+        while len(world.owners()) < 304:
+            await asyncio.sleep(0.5)
+            leases = world.store._snapshot(GROUP).leases
+            live = {each.partition: each.owner for each in leases if each.live}
+            assert owners.items() <= live.items()
+            assert all(worker.held for each in (host, peer) for worker in each.workers.values())
+        assert asyncio.get_running_loop().time() - before < 60
+        await asyncio.gather(world.stop(host), world.stop(peer))
+
+    run_virtual(main())
+
+
+def test_a_start_position_that_cannot_be_told_leaves_nobody_asking():
+    async def main():
+        world, asked = World(partitions=3), []
+
+        async def locate(partition, start):
+            try:
+                await asyncio.sleep(0 if partition == "01" else 3600)
+                raise BadInput("no such start")
+            finally:
+                asked.append(partition)
+
+        world.feed.locate = locate
+        with pytest.raises(BadInput, match="no such start"):
+            await world.host("a").run()
+        assert sorted(asked) == ["00", "01", "02"]
+
+    run_virtual(main())
+
+
 def test_a_lease_of_a_partition_that_is_gone_is_left_alone():
     async def main():
         world = World(partitions=1)
@@ -379,7 +350,7 @@ def test_the_start_position_is_written_when_the_lease_is_made_and_not_again():
 
 def test_a_handler_that_hangs_does_not_keep_an_instance_from_stopping_for_ever():
     async def main():
-        world = World(partitions=1, settings=Settings(drain_timeout_s=20))
+        world = World(partitions=1, settings=Timing(drain_timeout_s=20))
         world.hold_up.clear()
         world.feed.append("00", 1)
         host = world.start("a")
@@ -387,14 +358,14 @@ def test_a_handler_that_hangs_does_not_keep_an_instance_from_stopping_for_ever()
         began = world.clock.monotonic()
         await world.stop(host)
         assert world.clock.monotonic() - began < 30
-        assert world.store._snapshot(GROUP).members == ()
+        assert [each.leaving for each in world.store._snapshot(GROUP).members] == [True]
 
     run_virtual(main())
 
 
 def test_an_orderly_stop_needs_no_feed():
     async def main():
-        world = World(settings=Settings(drain_timeout_s=60))
+        world = World(settings=Timing(drain_timeout_s=60))
         host = world.start("a")
         await asyncio.sleep(5)
 
@@ -432,7 +403,7 @@ def test_while_the_store_is_down_an_orderly_stop_begins_nothing_more():
 
 def test_an_owner_that_does_not_let_go_is_overruled_and_its_checkpoint_refused():
     async def main():
-        world = World(partitions=2, settings=Settings(shed_timeout_s=15))
+        world = World(partitions=2, settings=Timing(shed_timeout_s=15))
         for partition in world.feed.leaves():
             world.feed.append(partition, 1)
         world.hold_up.clear()
@@ -455,10 +426,10 @@ def test_an_owner_that_does_not_let_go_is_overruled_and_its_checkpoint_refused()
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
-        (Settings(lease_ttl_s=5, balance_interval_s=3), "lease_ttl_s=5 .* balance_interval_s"),
-        (Settings(balance_interval_s=0), "balance_interval_s must be more than 0"),
-        (Settings(shed_timeout_s=-1), "shed_timeout_s must be more than 0"),
-        (replace(Settings(), request_timeout_s=float("nan")), "request_timeout_s"),
+        (Timing(lease_ttl_s=5, balance_interval_s=3), "lease_ttl_s=5 .* balance_interval_s"),
+        (Timing(balance_interval_s=0), "balance_interval_s must be more than 0"),
+        (Timing(shed_timeout_s=-1), "shed_timeout_s must be more than 0"),
+        (replace(Timing(), request_timeout_s=float("nan")), "request_timeout_s"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(settings, names):

@@ -7,7 +7,8 @@ import threading
 import time
 
 import pytest
-from processing import (
+from support.clocks import clocks_of
+from support.processing import (
     FAST,
     Seen,
     checkpoints,
@@ -404,7 +405,7 @@ def test_processors_in_threads_share_the_partitions(tmp_path):
 
 
 def test_groups_know_nothing_of_one_another(tmp_path, store):
-    """SPEC E13: one stores, one routes; a slow one holds up only itself."""
+    """Requirement E13: one stores, one routes; a slow one holds up only itself."""
     slow, quick, go = Seen(), Seen(), threading.Event()
     hub = make_hub(tmp_path, events=10)
 
@@ -454,7 +455,7 @@ def test_names_that_nobody_gave_differ(tmp_path, store):
 
 def test_setting_the_clock_back_by_a_day_changes_nothing(tmp_path, store, monkeypatch):
     seen, told = Seen(), []
-    hub = make_hub(tmp_path, wall=lambda: time.time())  # noqa: PLW0108
+    hub = make_hub(tmp_path, clocks=clocks_of(SystemClock()))
 
     async def main():
         a, b = (
@@ -725,7 +726,7 @@ def test_a_hanging_on_error_is_not_called_without_end(tmp_path, store, monkeypat
     [
         ({"max_events": 0}, "max_events must be 1 or more, not 0"),
         ({"max_events": 2.5}, "max_events must be 1 or more, not 2.5"),
-        ({"gone": "x"}, "gone must be .*, not 'x'"),
+        ({"on_position_gone": "x"}, "on_position_gone must be .*, not 'x'"),
         ({"poll_interval_s": 0}, "poll_interval_s must be more than 0"),
         ({"poll_interval_s": float("nan")}, "poll_interval_s must be more than 0"),
         ({"handler_timeout_s": 0}, "handler_timeout_s must be more than 0 .* leave it out"),
@@ -748,6 +749,9 @@ def test_a_hanging_on_error_is_not_called_without_end(tmp_path, store, monkeypat
         ({"store": None}, "give store=open_store"),
         ({"checkpoint": 5}, "give checkpoint=every"),
         ({"retry": 5}, "give retry=Retry"),
+        ({"max_bytes": -1}, "max_bytes must be 0"),
+        ({"max_bytes": "64 MB"}, "max_bytes must be 0"),
+        ({"max_bytes": True}, "max_bytes must be 0"),
         ({"dead_letters": "sqlite:///data/dead.db"}, "give dead_letters=open_dead_letters"),
         ({"retry": lh.Retry(then="dead-letter")}, "dead_letters=open_dead_letters"),
         ({"on_batch": print}, "either on_event= .* or on_batch="),

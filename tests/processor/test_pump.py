@@ -1,159 +1,19 @@
 """One partition under the user's code, on virtual time."""
 
 import asyncio
-import threading
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
+from support.pump_rig import BURY, GappyFeed, Rig
 
-from leasehold.core.event import Event
 from leasehold.core.lifecycle import Reason
-from leasehold.core.model import Checkpoint, Group
-from leasehold.core.policy import Every, every, manual
-from leasehold.core.retry import Retry
-from leasehold.errors import FeedUnavailable, HandlerHung, PositionGone
-from leasehold.ports import Batch
+from leasehold.core.model import Checkpoint
+from leasehold.errors import HandlerHung, PositionGone
 from leasehold.processor.handlers import Outcome
-from leasehold.processor.pump import Hold, Pace, Pump
-from leasehold.stores.memory import MemoryStore
-from leasehold.testing.sim_time import SimClock, run_virtual
-
-GROUP = Group(namespace="n", feed="f", name="g")
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-BURY = Retry(attempts=2, then="dead-letter", backoff_s=1, backoff_max_s=4)
-
-
-class ListFeed:
-    namespace, name = "n", "f"
-
-    def __init__(self, count):
-        self.count = count
-        self.first = 0
-        self.reads = []
-        self.fails = 0
-
-    async def read(self, partition, position, max_events):
-        self.reads.append(position.next_sequence)
-        if self.fails:
-            self.fails -= 1
-            raise FeedUnavailable("try again")
-        if position.next_sequence < self.first or position.next_sequence > self.count:
-            raise PositionGone(
-                "gone",
-                partition=partition,
-                position=position,
-                reason="retention" if position.next_sequence < self.first else "beyond end",
-                earliest=Checkpoint(next_sequence=self.first),
-                latest=Checkpoint(next_sequence=self.count),
-            )
-        upto = min(position.next_sequence + max_events, self.count)
-        events = [
-            Event(b"x", n, str(n), NOON, partition) for n in range(position.next_sequence, upto)
-        ]
-        return Batch(events=events, next=Checkpoint(next_sequence=upto, token=str(upto - 1)))
-
-
-class GappyFeed(ListFeed):
-    """One whose last sequences hold nothing any more, as if what was there had been deleted."""
-
-    def __init__(self, count, empty_from):
-        super().__init__(count)
-        self.empty_from = empty_from
-
-    async def read(self, partition, position, max_events):
-        batch = await super().read(partition, position, max_events)
-        events = [event for event in batch.events if event.sequence < self.empty_from]
-        upto = events[-1].sequence + 1 if events else self.count
-        return replace(batch, events=events, next=Checkpoint(next_sequence=upto))
-
-
-class Desk:
-    """The work, and a record of it."""
-
-    def __init__(self, clock, bad=(), one_by_one=False, takes_s=0.1, interruptible=True):
-        self.clock, self.bad, self.takes_s = clock, set(bad), takes_s
-        self.one_by_one, self.interruptible = one_by_one, interruptible
-        self.calls, self.done, self.buried, self.errors = [], [], [], []
-        self.closed, self.gave_up, self.pump = [], None, None
-        self.opens = 0
-        self.open_fails = 0
-
-    async def open(self):
-        self.opens += 1
-        if self.opens <= self.open_fails:
-            raise OSError("no room")
-
-    async def handle(self, events, stop):
-        self.calls.append([event.sequence for event in events])
-        await self.clock.sleep(self.takes_s)
-        if not self.one_by_one:
-            if poison := [e.sequence for e in events if e.sequence in self.bad]:
-                return Outcome(done=0, error=ValueError(f"bad {poison[0]}"))
-            self.done += [event.sequence for event in events]
-            return Outcome(done=len(events))
-        for done, event in enumerate(events):
-            if event.sequence in self.bad:
-                return Outcome(done=done, error=ValueError(f"bad {event.sequence}"))
-            self.done.append(event.sequence)
-            if stop(done + 1):
-                return Outcome(done=done + 1)
-        return Outcome(done=len(events))
-
-    async def failed(self, error):
-        self.errors.append(error)
-
-    async def bury(self, event, error, attempts):
-        self.buried.append((event.sequence, error, attempts))
-
-    def give_up(self, error):
-        self.gave_up = error
-
-    async def close(self, reason):
-        self.closed.append(reason)
-
-
-class Rig:
-    def __init__(self, count=10, at=0, **desk):
-        self.clock = SimClock()
-        self.store = MemoryStore(self.clock)
-        self.feed = ListFeed(count)
-        self.desk = Desk(self.clock, **desk)
-        self.at = at
-        self.reports = []
-
-    async def start(self, policy=None, retry=None, orphaned=False, turn=None, **pace):
-        start = Checkpoint(next_sequence=self.at)
-        await self.store.create(GROUP, {"0": start})
-        (lease,) = await self.store.acquire([self.lease()], "a", 10.0)
-        hold = Hold(lease, until=float("inf"), orphaned=orphaned)
-        pump = Pump(
-            hold,
-            feed=self.feed,
-            store=self.store,
-            work=self.desk,
-            clock=self.clock,
-            report=lambda what, error: self.reports.append((what, error)),
-            pace=Pace(**{"max_events": 10, **pace}),
-            retry=retry,
-            policy=policy,
-            chance=lambda: 0.5,
-            turn=turn,
-        )
-        self.desk.pump = pump
-        self.task = asyncio.ensure_future(pump.run())
-        return pump
-
-    def lease(self):
-        return self.store._snapshot(GROUP).leases[0]
-
-    @property
-    def checkpoint(self):
-        return self.lease().checkpoint.next_sequence
-
-    @property
-    def writes(self):
-        return self.store.requests["checkpoint"]
+from leasehold.processor.letter_gate import LetterGate
+from leasehold.processor.turns import Turns
+from leasehold.settings import Every, Retry, every, manual
+from leasehold.testing.sim_time import run_virtual
 
 
 def test_events_come_in_order_and_are_checkpointed_per_batch():
@@ -213,6 +73,23 @@ def test_a_timed_checkpoint_is_written_although_nothing_new_comes():
         assert rig.checkpoint == 0
         await asyncio.sleep(3)
         assert rig.checkpoint == 3
+
+    run_virtual(main())
+
+
+def test_a_timed_checkpoint_is_written_although_the_feed_is_known_to_have_nothing_new():
+    async def main():
+        rig = Rig(count=25)
+
+        async def ends():
+            return {"0": Checkpoint(next_sequence=25)}
+
+        rig.feed.ends = ends
+        pump = await rig.start(policy=every(seconds=7))
+        await asyncio.sleep(6.9)
+        assert (rig.checkpoint, pump.position.next_sequence) == (0, 25)
+        await asyncio.sleep(0.2)
+        assert (rig.checkpoint, rig.writes) == (25, 1)
 
     run_virtual(main())
 
@@ -416,9 +293,9 @@ def test_what_was_only_at_hand_when_another_partition_killed_the_process_is_not_
         while not killer.desk.buried:
             lives += 1
             died.clear()
-            turn = threading.Lock()
+            turns = Turns()
             for rig in (bystander, killer):
-                await rig.start(retry=BURY, orphaned=True, turn=turn)
+                await rig.start(retry=BURY, orphaned=True, turns=turns)
             await asyncio.wait({asyncio.ensure_future(died.wait())}, timeout=60)
             for rig in (bystander, killer):
                 rig.task.cancel()
@@ -434,10 +311,10 @@ def test_what_was_only_at_hand_when_another_partition_killed_the_process_is_not_
 @pytest.mark.parametrize("orphaned", [False, True])
 def test_only_a_second_death_makes_a_partition_wait_for_its_turn(orphaned):
     async def main():
-        taken = threading.Lock()
-        taken.acquire()
+        taken = Turns()
+        assert taken.take("somebody", now=0.0, share_s=1000, again_s=1)
         rig = Rig(count=4)
-        await rig.start(retry=BURY, orphaned=orphaned, turn=taken)
+        await rig.start(retry=BURY, orphaned=orphaned, turns=taken)
         await asyncio.sleep(5)
         assert rig.desk.done == [0, 1, 2, 3]
 
@@ -446,17 +323,17 @@ def test_only_a_second_death_makes_a_partition_wait_for_its_turn(orphaned):
 
 def test_one_whose_next_death_would_be_its_last_waits_for_its_turn():
     async def main():
-        taken = threading.Lock()
-        taken.acquire()
+        taken = Turns()
+        assert taken.take("somebody", now=0.0, share_s=1000, again_s=1)
         rig = Rig(count=4, one_by_one=True)
         once = Retry(attempts=1, then="dead-letter")
-        await rig.start(retry=once, orphaned=True, turn=taken)
+        await rig.start(retry=once, orphaned=True, turns=taken)
         await asyncio.sleep(5)
         assert rig.desk.calls == []
-        taken.release()
+        taken.end("somebody")
         await asyncio.sleep(5)
         assert rig.desk.done == [0, 1, 2, 3]
-        assert not taken.locked()
+        assert taken.take("next", now=0.0, share_s=1, again_s=1)
 
     run_virtual(main())
 
@@ -553,6 +430,22 @@ def test_what_a_search_got_done_is_saved_although_the_store_failed_just_then():
     run_virtual(main())
 
 
+@pytest.mark.parametrize("orphaned", [False, True])
+def test_a_handler_that_does_a_part_only_is_given_the_rest(orphaned):
+    """Also of a batch that is tried again, where all of it would have counted as done."""
+
+    async def main():
+        rig = Rig(count=10)
+        handle = rig.desk.handle
+        rig.desk.handle = lambda events, stop: handle(events[:3], stop)
+        pump = await rig.start(orphaned=orphaned)
+        await asyncio.sleep(20)
+        assert rig.desk.calls == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+        assert (rig.checkpoint, pump.attempts) == (10, 0)
+
+    run_virtual(main())
+
+
 def test_one_by_one_letting_go_waits_for_one_event_only():
     async def main():
         rig = Rig(count=10, one_by_one=True)
@@ -619,7 +512,7 @@ def test_a_checkpoint_before_retention_stops_the_processor_if_so_chosen():
     async def main():
         rig = Rig(count=20, at=2)
         rig.feed.first = 7
-        await rig.start(gone="fail")
+        await rig.start(on_position_gone="fail")
         await asyncio.sleep(5)
         assert isinstance(rig.desk.gave_up, PositionGone)
         assert rig.desk.done == []
@@ -697,5 +590,60 @@ def test_a_lease_that_was_not_renewed_in_time_begins_nothing_new():
         await asyncio.sleep(2)
         assert rig.desk.done == list(range(5))
         assert replace(rig.lease()).owner == "a"
+
+    run_virtual(main())
+
+
+def test_being_told_again_and_again_that_a_lease_is_lost_does_not_put_its_end_off():
+    """Upkeep says so at every look. Found by the simulation."""
+
+    async def main():
+        rig = Rig(count=5)
+        pump = await rig.start(retry_s=5.0)
+
+        async def down(leases):
+            raise OSError("the store is down")
+
+        await asyncio.sleep(2)
+        rig.store.release = down
+        pump.let_go("b", Reason.BALANCED)
+        for _ in range(3):
+            await asyncio.sleep(1)
+            pump.lose()
+        await asyncio.sleep(0)
+        assert rig.task.done()
+        assert rig.task.result() is Reason.LOST
+
+    run_virtual(main())
+
+
+def test_a_handler_that_fails_for_every_event_has_few_of_them_buried_and_says_so_once():
+    async def main():
+        rig, held = Rig(count=100, bad=range(100)), []
+        retry = replace(BURY, dead_in_a_row=5, backoff_max_s=60)
+        gate = LetterGate(retry, rig.clock, held.append)
+        await rig.start(retry=retry, gate=gate)
+        await asyncio.sleep(900)
+        assert 5 <= len(rig.desk.buried) <= 5 + 900 / 60
+        assert len(held) == 1
+        assert "dead_in_a_row" in str(held[0])
+        rig.desk.bad.clear()  # it is mended
+        buried = len(rig.desk.buried)
+        await asyncio.sleep(120)
+        assert (len(rig.desk.buried), rig.checkpoint) == (buried, 100)
+        assert len(rig.desk.done) == 100 - buried
+
+    run_virtual(main())
+
+
+def test_poison_events_with_good_ones_between_them_are_all_buried():
+    async def main():
+        bad = [n for n in range(100) if n % 5]
+        rig, held = Rig(count=100, bad=bad), []
+        retry = replace(BURY, dead_in_a_row=5)
+        await rig.start(retry=retry, gate=LetterGate(retry, rig.clock, held.append))
+        await asyncio.sleep(3000)
+        assert [sequence for sequence, _, _ in rig.desk.buried] == bad
+        assert (held, rig.checkpoint) == ([], 100)
 
     run_virtual(main())

@@ -9,7 +9,7 @@ import textwrap
 from contextlib import contextmanager
 
 import pytest
-from processing import (
+from support.processing import (
     FAST,
     PATIENCE_S,
     Seen,

@@ -4,11 +4,12 @@ import threading
 
 import pytest
 
-from leasehold.processor.threads import Threads
+from leasehold.processor import threads as module
+from leasehold.processor.threads import HandlerThreads
 
 
 def test_calls_run_in_other_threads_and_give_back_what_came_of_them():
-    threads = Threads("t")
+    threads = HandlerThreads("t")
     here = threading.get_ident()
     assert threads.submit(threading.get_ident).result() != here
     assert threads.submit(pow, 2, exp=3).result() == 8
@@ -19,15 +20,48 @@ def test_calls_run_in_other_threads_and_give_back_what_came_of_them():
 
 
 def test_however_many_calls_wait_another_one_runs():
-    threads, go = Threads("t"), threading.Event()
+    threads, go = HandlerThreads("t"), threading.Event()
     waiting = [threads.submit(go.wait) for _ in range(200)]
     assert threads.submit(lambda: "ran").result(timeout=30) == "ran"
     go.set()
     assert all(each.result(timeout=30) for each in waiting)
 
 
+def test_short_calls_need_few_threads_however_many_there_are(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_S", 600.0)
+    threads = HandlerThreads("short")
+    calls = [threads.submit(lambda: threading.current_thread().name) for _ in range(5_000)]
+    assert len({each.result(timeout=30) for each in calls}) <= module.FEW
+    threads.shutdown()
+
+
+def test_threads_without_a_call_end(monkeypatch):
+    monkeypatch.setattr(module, "IDLE_S", 0.01)
+    threads, go = HandlerThreads("resting"), threading.Event()
+    waiting = [threads.submit(go.wait) for _ in range(100)]
+    go.set()
+    for each in waiting:
+        each.result(timeout=30)
+    for thread in threading.enumerate():
+        if thread.name.startswith("resting-"):
+            thread.join(30)
+            assert not thread.is_alive()
+    assert threads.submit(lambda: "ran").result(timeout=30) == "ran"
+
+
+def test_at_the_end_calls_that_have_not_begun_are_cancelled(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_S", 600.0)
+    threads, go = HandlerThreads("t"), threading.Event()
+    begun = [threads.submit(go.wait) for _ in range(module.FEW)]
+    waiting = threads.submit(lambda: "ran")
+    threads.shutdown()
+    assert waiting.cancelled()
+    go.set()
+    assert all(each.result(timeout=30) for each in begun)
+
+
 def test_a_thread_is_used_again():
-    threads = Threads("t")
+    threads = HandlerThreads("t")
     names = {threads.submit(lambda: threading.current_thread().name).result() for _ in range(20)}
     assert len(names) < 20
 
@@ -38,14 +72,14 @@ def test_what_a_call_leaves_behind_is_gone_when_the_end_has_come():
             threading.Event().wait(0.3)
             gone.set()
 
-    threads, gone = Threads("t"), threading.Event()
+    threads, gone = HandlerThreads("t"), threading.Event()
     threads.submit(lambda left: None, Left()).result()
     threads.shutdown()
     assert gone.is_set()
 
 
 def test_the_end_does_not_wait_for_a_call():
-    threads, go, began = Threads("t"), threading.Event(), threading.Event()
+    threads, go, began = HandlerThreads("t"), threading.Event(), threading.Event()
     call = threads.submit(lambda: (began.set(), go.wait(60)))
     began.wait(30)
     threads.shutdown()
@@ -55,7 +89,7 @@ def test_the_end_does_not_wait_for_a_call():
 
 
 def test_after_the_end_threads_end_and_nothing_new_is_taken():
-    threads = Threads("over")
+    threads = HandlerThreads("over")
     threads.submit(int).result()
     threads.shutdown()
     with pytest.raises(RuntimeError, match="shut down"):
@@ -69,8 +103,8 @@ def test_after_the_end_threads_end_and_nothing_new_is_taken():
 def test_a_call_that_never_comes_back_does_not_keep_the_process_from_ending():
     script = (
         "import threading\n"
-        "from leasehold.processor.threads import Threads\n"
-        "threads = Threads('t')\n"
+        "from leasehold.processor.threads import HandlerThreads\n"
+        "threads = HandlerThreads('t')\n"
         "threads.submit(threading.Event().wait)\n"
         "threads.shutdown()\n"
     )

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import leasehold as lh
-from leasehold.ports import Which
+from leasehold.ports import LetterFilter
 from leasehold.spark import DeltaSink, SparkProcessor, register
 
 SCHEMA = "home_id string, value double, ts bigint"
@@ -79,7 +79,7 @@ def processed(spark: SparkSession, folder: Path) -> dict[str, Any]:
     homes = found.group_by("home_id").agg(
         pl.col("count", "sum").sum(), pl.col("min").min(), pl.col("max").max()
     )
-    dead = asyncio.run(lh.open_dead_letters(f"sqlite:///{folder}/dead.db").list(Which()))
+    dead = asyncio.run(lh.open_dead_letters(f"sqlite:///{folder}/dead.db").list(LetterFilter()))
     return {
         "homes": {row[0]: row[1:] for row in homes.iter_rows()},
         "dead": sorted((letter.partition, letter.sequence) for letter in dead),

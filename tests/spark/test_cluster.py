@@ -15,20 +15,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
+from support.spark_cluster import SPARK_CLASS, environment, spark_cluster
 
 import leasehold as lh
 
 JOB = Path(__file__).with_name("job.py")
-SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 EVENTS, HOMES, BAD = 50_000, 100, 3
 """Enough for two tasks."""
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 PATIENCE_S = 600
 """A machine may have other things to do: this many processes on two cores are slow enough."""
-pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
+pytestmark = [pytest.mark.takes_s(120), pytest.mark.timeout(2 * PATIENCE_S)]
 
 Start = Callable[..., Path]
 
@@ -81,17 +80,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def environment(folder: Path) -> dict[str, str]:
-    return os.environ | {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "POLARS_MAX_THREADS": "1",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(folder / "local"),
-        "SPARK_WORKER_DIR": str(folder / "work"),
-    }
-
-
 def said(file: Path, pattern: str) -> str:
     """Waits until a process has said it."""
     deadline = time.monotonic() + PATIENCE_S
@@ -140,15 +128,9 @@ def test_the_job_on_this_machine(hub: Path, tmp_path: Path) -> None:
     assert found["executors"] == 1
 
 
-def test_the_job_on_a_cluster_of_two_workers(hub: Path, tmp_path: Path, start: Start) -> None:
-    deploy, host = "org.apache.spark.deploy", ("--host", "127.0.0.1", "--webui-port", "0")
-    master = start("master", f"{deploy}.master.Master", *host, "--port", "0")
-    url = said(master, r"Starting Spark master at (spark://\S+)")
-    size = ("--cores", "1", "--memory", "1g")
-    workers = [start(f"w{n}", f"{deploy}.worker.Worker", *host, *size, url) for n in range(2)]
-    for worker in workers:
-        said(worker, r"(Successfully registered with master)")
-    found = run(url, hub, tmp_path / "job")
+def test_the_job_on_a_cluster_of_two_workers(hub: Path, tmp_path: Path) -> None:
+    with spark_cluster(workers=2) as cluster:
+        found = run(cluster.url, hub, tmp_path / "job")
     require_right(found)
     assert found["executors"] == 2
 

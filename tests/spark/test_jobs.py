@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
 
 from leasehold.clock import SystemClock
 from leasehold.core.ranges import Range
-from leasehold.errors import SinkUnavailable
-from leasehold.processor.threads import Threads
-from leasehold.spark.jobs import Jobs, NotAsPlanned
+from leasehold.errors import SinkUnavailable, StaleBatch
+from leasehold.processor.handlers import NotHandled
+from leasehold.processor.threads import HandlerThreads
+from leasehold.spark.jobs import Jobs, Overdue, SparkJob
+from leasehold.spark.pacer import Pacer
+from leasehold.testing.sim_time import SimClock, run_virtual
 
 Ran = list[tuple[Range, ...]]
 
@@ -22,32 +30,39 @@ def part(partition: str, first: int, end: int) -> Range:
 
 
 def run(
-    job: Callable[[Sequence[Range]], None],
+    job: Callable[[Sequence[Range]], Any],
     wanted: Sequence[Range],
     *,
     alone: Sequence[str] = (),
     max_events: int = 1_000_000,
+    **more: Any,
 ) -> tuple[Ran, dict[str, Any]]:
-    """All asked for in the same moment; what ran, and how each ended."""
+    """All asked for in the same moment; what ran, and how each ended: None if all of it is done."""
     ran: Ran = []
 
-    def recorded(ranges: Sequence[Range]) -> None:
-        ran.append(tuple(ranges))
-        job(ranges)
+    def recorded(made: SparkJob) -> Any:
+        ran.append(made.ranges)
+        return job(made.ranges) or {}
 
     async def main() -> list[Any]:
         jobs = Jobs(
             recorded,
-            threads=Threads("test"),
+            threads=HandlerThreads("test"),
             clock=SystemClock(),
             gather_s=0.01,
-            max_events=max_events,
+            pacer=Pacer(target_s=2.0, max_events=max_events, overlap=False),
+            watch=lambda running, job: running,
+            **more,
         )
         asked = [jobs.handle(each, alone=each.partition in alone) for each in wanted]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     ended = asyncio.run(main())
-    return ran, {each.partition: end for each, end in zip(wanted, ended, strict=True)}
+    done = {each.partition: each.end for each in wanted}
+    return ran, {
+        each.partition: None if end == done[each.partition] else end
+        for each, end in zip(wanted, ended, strict=True)
+    }
 
 
 def test_ranges_of_one_moment_become_one_job() -> None:
@@ -84,7 +99,7 @@ def test_only_the_failing_partition_is_told_of_a_failure() -> None:
 
 def test_a_partition_that_failed_before_is_kept_apart() -> None:
     ran, _ = run(lambda ranges: None, [part("0", 0, 5), part("1", 3, 9)], alone=["0"])
-    assert ran == [(part("1", 3, 9),), (part("0", 0, 5),)]
+    assert ran == [(part("0", 0, 5),), (part("1", 3, 9),)]
 
 
 def test_a_sink_that_is_down_is_told_to_all_and_nobody_is_suspected() -> None:
@@ -102,7 +117,7 @@ def test_what_the_sink_has_already_is_left_out() -> None:
     def job(ranges: Sequence[Range]) -> None:
         begin = {each.partition: has[each.partition] for each in ranges}
         if any(has[each.partition] != each.first for each in ranges):
-            raise NotAsPlanned("some of it", begin)
+            raise StaleBatch("some of it", begin)
 
     ran, ended = run(job, [part("0", 0, 5), part("1", 3, 9)])
     assert ran[-1] == (part("0", 3, 5),)
@@ -112,7 +127,7 @@ def test_what_the_sink_has_already_is_left_out() -> None:
 def test_a_lost_partition_is_void_and_the_others_are_done() -> None:
     def job(ranges: Sequence[Range]) -> None:
         if any(each.partition == "1" for each in ranges):
-            raise NotAsPlanned("lost", {"1": None})
+            raise StaleBatch("lost", {"1": None})
 
     ran, ended = run(job, [part("0", 0, 5), part("1", 3, 9)])
     assert ran[-1] == (part("0", 0, 5),)
@@ -120,18 +135,258 @@ def test_a_lost_partition_is_void_and_the_others_are_done() -> None:
     assert isinstance(ended["1"], SinkUnavailable), "its pump must not take it for handled"
 
 
+def test_a_partition_that_has_to_wait_is_told_why_and_keeps_no_other_waiting() -> None:
+    why = SinkUnavailable("a rewind of it is not finished")
+
+    def job(ranges: Sequence[Range]) -> None:
+        if any(each.partition == "1" for each in ranges):
+            raise StaleBatch("not all of it", {"1": why})
+
+    _, ended = run(job, [part("0", 0, 5), part("1", 3, 9)])
+    assert ended == {"0": None, "1": why}
+
+
 def test_a_sink_that_asks_for_the_same_again_does_not_spin() -> None:
     def job(ranges: Sequence[Range]) -> None:
-        raise NotAsPlanned("as it is", {"0": 0})
+        raise StaleBatch("as it is", {"0": 0})
 
     _, ended = run(job, [part("0", 0, 5)])
-    assert isinstance(ended["0"], NotAsPlanned)
+    assert isinstance(ended["0"], StaleBatch)
 
 
 @pytest.mark.parametrize(
-    ("max_events", "sizes"), [(100, [3]), (10, [2, 1]), (5, [1, 1, 1]), (1, [1, 1, 1])]
+    ("max_events", "sizes"), [(100, [3]), (10, [2, 1]), (5, [1, 1, 1]), (3, [1, 1, 1])]
 )
 def test_no_job_takes_more_than_max_events(max_events: int, sizes: list[int]) -> None:
     wanted = [part(str(i), 0, 5) for i in range(3)]
     ran, _ = run(lambda ranges: None, wanted, max_events=max_events)
     assert [len(ranges) for ranges in ran] == sizes
+
+
+def test_what_a_job_left_out_is_void_and_the_others_are_done() -> None:
+    why = SinkUnavailable("it is elsewhere by now")
+    out = {"1": None, "2": why}
+    ran, ended = run(lambda ranges: out, [part("0", 0, 5), part("1", 3, 9), part("2", 0, 1)])
+    assert len(ran) == 1, "no work is done twice"
+    assert ended["0"] is None
+    assert isinstance(ended["1"], SinkUnavailable), "its pump must not take it for handled"
+    assert ended["2"] is why
+
+
+def test_a_partition_that_has_to_go_waits_for_no_job() -> None:
+    wanted = [part("0", 0, 5), part("1", 3, 9)]
+    ran, ended = run(lambda ranges: None, wanted, wants=lambda partition: partition != "1")
+    assert ran == [(part("0", 0, 5),)]
+    assert ended["0"] is None
+    assert isinstance(ended["1"], NotHandled)
+
+
+def test_during_a_stop_no_job_is_begun() -> None:
+    stopping: list[bool] = []
+
+    def first(ranges: Sequence[Range]) -> None:
+        stopping.append(True)
+
+    ran, ended = run(
+        first,
+        [part("0", 0, 5), part("1", 3, 9)],
+        alone=["0", "1"],
+        stopping=lambda: bool(stopping),
+        wants=lambda partition: not stopping,
+    )
+    assert len(ran) == 1
+    assert ended["0"] is None
+    assert isinstance(ended["1"], NotHandled)
+
+
+class Slow:
+    """Jobs that take as long as they are told to."""
+
+    def __init__(self) -> None:
+        self.begun: dict[str, threading.Event] = {}
+        self.end: dict[str, threading.Event] = {}
+        for each in "0123":
+            self.begun[each], self.end[each] = threading.Event(), threading.Event()
+
+    def __call__(self, job: SparkJob) -> Any:
+        for each in job.ranges:
+            self.begun[each.partition].set()
+        for each in job.ranges:
+            assert self.end[each.partition].wait(60)
+        return {}
+
+
+def jobs_of(slow: Slow, pacer: Pacer) -> Jobs:
+    return Jobs(
+        slow,
+        threads=HandlerThreads("test"),
+        clock=SystemClock(),
+        gather_s=0.01,
+        pacer=pacer,
+        watch=lambda running, job: running,
+    )
+
+
+def test_in_a_backlog_the_next_job_begins_before_the_last_one_has_ended() -> None:
+    slow, pacer = Slow(), Pacer(target_s=0.05, max_events=10, overlap=True)
+
+    async def main() -> None:
+        jobs = jobs_of(slow, pacer)
+        asked = [
+            asyncio.ensure_future(jobs.handle(part(each, 0, 5), alone=False)) for each in "0123"
+        ]
+        assert await asyncio.to_thread(slow.begun["2"].wait, 60)
+        assert slow.begun["1"].is_set()
+        assert slow.begun["3"].is_set()
+        again = asyncio.ensure_future(jobs.handle(part("0", 5, 6), alone=False))
+        await asyncio.sleep(0.3)
+        assert len(jobs._waiting) == 1, "no third job at the same time"
+        for each in "0123":
+            slow.end[each].set()
+        await asyncio.gather(*asked, again)
+
+    asyncio.run(main())
+
+
+def test_a_job_that_is_quick_is_not_overtaken() -> None:
+    """What comes meanwhile waits, and becomes one job rather than several small ones."""
+    slow, pacer = Slow(), Pacer(target_s=3600.0, max_events=10, overlap=True)
+
+    async def main() -> None:
+        jobs = jobs_of(slow, pacer)
+        first = asyncio.ensure_future(jobs.handle(part("0", 0, 5), alone=False))
+        assert await asyncio.to_thread(slow.begun["0"].wait, 60)
+        rest = [asyncio.ensure_future(jobs.handle(part(each, 0, 1), alone=False)) for each in "12"]
+        await asyncio.sleep(0.3)
+        assert not slow.begun["1"].is_set()
+        for each in "012":
+            slow.end[each].set()
+        await asyncio.gather(first, *rest)
+        assert next(jobs._numbers) == 3
+
+    asyncio.run(main())
+
+
+class Slower(Pacer):
+    """After its first job, a quarter as quick."""
+
+    def ended(self, events: int, seconds: float) -> None:
+        if events == 20:
+            super().ended(20, 4 * self.target_s)
+
+
+def test_what_was_claimed_before_jobs_became_slow_is_done_in_smaller_jobs() -> None:
+    sizes: list[int] = []
+
+    async def main() -> None:
+        jobs = Jobs(
+            lambda job: sizes.append(len(job.ranges)) or {},
+            threads=HandlerThreads("test"),
+            clock=SystemClock(),
+            gather_s=0.01,
+            pacer=Slower(target_s=2.0, max_events=20, overlap=False),
+            watch=lambda running, job: running,
+        )
+        wanted = [part(str(i), 0, 5) for i in range(8)]
+        await asyncio.gather(*(jobs.handle(each, alone=False) for each in wanted))
+
+    asyncio.run(main())
+    assert sizes == [4, 1, 1, 1, 1]
+
+
+def test_a_range_that_is_far_more_than_a_job_may_have_is_cut() -> None:
+    wanted = [part("0", 7, 107), part("1", 0, 30), part("2", 0, 41)]
+    ran, ended = run(lambda ranges: None, wanted, max_events=20)
+    assert ran == [(part("0", 7, 27),), (part("1", 0, 30),), (part("2", 0, 20),)]
+    assert ended == {"0": 27, "1": None, "2": 20}, "each is told how far it was done"
+
+
+def test_what_failed_before_is_not_cut() -> None:
+    """Which events of it are to blame is searched for in all of it."""
+    ran, _ = run(lambda ranges: None, [part("0", 0, 100)], alone=["0"], max_events=20)
+    assert ran == [(part("0", 0, 100),)]
+
+
+def test_an_overdue_job_blames_nobody_and_makes_the_next_ones_smaller() -> None:
+    pacer = Pacer(target_s=2.0, max_events=1_000, overlap=False)
+    pacer.ended(1_000, 1.0)
+    limits: list[float] = []
+
+    async def main() -> list[Any]:
+        def watch(running: Any, job: SparkJob) -> Any:
+            limits.append(job.overdue_s)
+            if len(limits) == 1:
+                raise Overdue("too long")
+            return running
+
+        jobs = Jobs(
+            lambda job: {},
+            threads=HandlerThreads("test"),
+            clock=SystemClock(),
+            gather_s=0.01,
+            pacer=pacer,
+            watch=watch,
+        )
+        asked = [jobs.handle(part(each, 0, 400), alone=False) for each in "01"]
+        first = await asyncio.gather(*asked, return_exceptions=True)
+        return [*first, await jobs.handle(part("0", 0, 800), alone=False)]
+
+    one, two, end = asyncio.run(main())
+    assert isinstance(one, NotHandled)
+    assert isinstance(two, NotHandled)
+    assert end == 200, "800 events within 0 s, of which it may be a quarter of the target"
+    assert limits == [6.0, inf]
+
+
+class AtOnce(Executor):
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(function(*arguments, **named))
+        return future
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(("alone", "tries"), [(True, 4), (False, 30)])
+def test_a_partition_that_is_slow_is_done_although_the_others_are_quick(
+    overlap: bool, alone: bool, tries: int
+) -> None:
+    """Whole or cut, each of its jobs takes more than three times the target."""
+    slow: list[bool] = []
+    clock = SimClock()
+
+    async def watch(running: asyncio.Future[Any], job: SparkJob) -> Any:
+        needs_s = max(20.0 if each.partition == "slow" else 0.5 for each in job.ranges)
+        await clock.sleep(min(needs_s, job.overdue_s))
+        if needs_s == 20.0:
+            slow.append(job.overdue_s >= needs_s)
+        if job.overdue_s < needs_s:
+            raise Overdue("too long")
+        return await running
+
+    async def again(jobs: Jobs, *claims: Range, alone: bool) -> None:
+        for claim in claims:
+            at = claim.first
+            while at < claim.end:
+                with suppress(NotHandled):
+                    at = await jobs.handle(replace(claim, first=at), alone=alone)
+
+    async def main() -> None:
+        pacer = Pacer(target_s=2.0, max_events=1_000, overlap=overlap)
+        jobs = Jobs(
+            lambda job: {},
+            threads=AtOnce(),
+            clock=clock,
+            gather_s=0.05,
+            pacer=pacer,
+            watch=watch,
+        )
+        quick_ones = [part("quick", at, at + 1) for at in range(1_000)]
+        quick = asyncio.ensure_future(again(jobs, *quick_ones, alone=False))
+        await clock.sleep(10)
+        done = asyncio.ensure_future(again(jobs, part("slow", 0, 20), alone=alone))
+        while not done.done() and len(slow) < tries:
+            await clock.sleep(1)
+        assert done.done(), f"{slow.count(True)} of {len(slow)} of its jobs were done"
+        quick.cancel()
+
+    run_virtual(main())

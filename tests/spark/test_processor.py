@@ -15,10 +15,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from processing import open_leases, until
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from spark_pipeline import (
+from support.processing import open_leases, until
+from support.spark_pipeline import (
     QUICK,
     SCHEMA,
     counted,
@@ -31,14 +31,16 @@ from spark_pipeline import (
 
 import leasehold as lh
 from leasehold.core.model import Checkpoint, Group
+from leasehold.core.ranges import Range
 from leasehold.errors import BadInput, SinkUnavailable
 from leasehold.spark import DeltaSink, Progress, SparkBatch, SparkProcessor
+from leasehold.spark.jobs import SparkJob
 
 
 def letters_of(folder: Path) -> list[lh.DeadLetter]:
     async def main() -> list[lh.DeadLetter]:
         store = lh.open_dead_letters(f"sqlite:///{folder}/dead.db")
-        found = list(await store.list(lh.Which(), limit=1000))
+        found = list(await store.list(lh.LetterFilter(), limit=1000))
         await store.close()
         return found
 
@@ -268,6 +270,20 @@ def test_storage_that_takes_nothing_for_a_while_is_waited_for(
     assert letters_of(tmp_path) == []
 
 
+def test_no_job_begins_on_a_feed_that_was_recreated(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors know it by its address, and a range only by its numbers."""
+    hub = make_hub(tmp_path, 40)
+    begun: list[SparkBatch] = []
+    working = processor(spark, hub, tmp_path, on_batch=lambda df, batch: begun.append(batch))
+    monkeypatch.setattr(hub, "identity", "another")
+    job = SparkJob(tag="job", ranges=(Range(partition="0", first=0, end=5),))
+    with pytest.raises(SinkUnavailable, match="was recreated meanwhile: start the processor again"):
+        working._run_job(job)
+    assert not begun
+
+
 def test_trouble_that_an_executor_meets_blames_no_event(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -350,9 +366,7 @@ def test_a_crash_between_commit_and_checkpoint_counts_nothing_twice(
     async def main() -> None:
         running = asyncio.ensure_future(first.run_async())
         await asyncio.to_thread(died.wait, 60)
-        first._host.abandon()  # no word to anybody, as when the process is gone
-        for task in (running, *asyncio.all_tasks() - {asyncio.current_task()}):
-            task.cancel()
+        first._end()  # no word to anybody, as when the process is gone
         await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(main())
@@ -386,8 +400,11 @@ def test_a_lease_lost_in_mid_job_makes_only_that_part_void(
 
     sink.write = recorded  # type: ignore[method-assign]
     worker.run(until_drained=True)
-    assert stolen[0] not in ranges[0]
     assert len(ranges[0]) > 1
+    assert stolen[0] in ranges[0]
+    assert not any(ranges[0] & each for each in ranges[1:] if each != {stolen[0]}), (
+        "no other partition's work was done again"
+    )
     assert counted(tmp_path) == sent(hub)
 
 
@@ -433,17 +450,20 @@ def test_progress_is_told_with_each_job(
     assert f"{told[0].events:,} events of" in caplog.text
 
 
-def test_spark_s_own_pages_say_which_ranges_a_job_is_about(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_spark_s_own_pages_say_what_a_job_is_about(spark: SparkSession, tmp_path: Path) -> None:
     hub = make_hub(tmp_path, 50, partitions=1)
     said: list[str] = []
+    tags: set[str] = set()
 
     def on_batch(df: DataFrame, batch: SparkBatch) -> None:
         said.append(spark.sparkContext.getLocalProperty("spark.job.description") or "")
+        tags.update(spark.sparkContext.getJobTags())
 
-    processor(spark, hub, tmp_path, on_batch=on_batch).run(until_drained=True)
-    assert said == ["t/sensors/activity: 0[0,50)"]
+    processor(spark, hub, tmp_path, on_batch=on_batch, instance="app/1").run(until_drained=True)
+    assert said == ["t/sensors/activity at app/1: 50 events of 1 partitions, target 2 s: 0[0,50)"]
+    instance, job = sorted(tags)
+    assert instance.startswith("leasehold-activity-app_1-")
+    assert job == f"{instance}-1"
 
 
 @pytest.mark.parametrize(
@@ -454,6 +474,9 @@ def test_spark_s_own_pages_say_which_ranges_a_job_is_about(
         ({"schema": "partition int"}, "column partition"),
         ({"tasks": 0}, "tasks"),
         ({"gather_s": -1.0}, "gather_s"),
+        ({"cycle_s": 0}, "cycle_s"),
+        ({"cycle_bytes": 0.5}, "cycle_bytes"),
+        ({"overlap": "no"}, "overlap"),
         ({"max_events": 0}, "max_events"),
         ({"on_batch": "aggregate"}, "on_batch"),
         ({"at_source": lambda frame: 5}, "at_source"),
@@ -502,7 +525,7 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 import leasehold as lh
 from leasehold.spark import local_session
-from spark_pipeline import processor
+from support.spark_pipeline import processor
 
 spark = local_session(1, settings={{"spark.driver.memory": "512m"}})
 java = spark.sparkContext._gateway.proc

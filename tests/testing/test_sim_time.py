@@ -46,7 +46,7 @@ def test_waiting_for_ever_is_an_error():
     async def main():
         await asyncio.Event().wait()
 
-    with pytest.raises(RuntimeError, match="wait for ever"):
+    with pytest.raises(RuntimeError, match="wait forever"):
         run_virtual(main())
 
 

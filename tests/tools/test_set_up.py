@@ -63,17 +63,14 @@ def test_the_newest_complete_postgres_is_taken(tmp_path: Path) -> None:
     assert set_up.newest_postgres([client_only]) is None
 
 
-def test_an_interrupted_azurite_install_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(set_up, "TOOLS", tmp_path)
+def test_an_interrupted_install_from_npm_does_not_count(tmp_path: Path) -> None:
     modules = tmp_path / "node_modules"
     (modules / "azurite").mkdir(parents=True)
-    assert set_up.azurite_version() == ""
+    assert set_up.node_package_version(tmp_path, "azurite") == ""
     (modules / ".package-lock.json").write_text(
         '{"packages": {"node_modules/azurite": {"version": "3.35.0"}}}'
     )
-    assert set_up.azurite_version() == "3.35.0"
+    assert set_up.node_package_version(tmp_path, "azurite") == "3.35.0"
 
 
 def test_a_browser_without_its_driver_is_none(

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
-from typer import Typer
+from typer import Exit, Option, Typer, echo
 
-from leasehold.cli import container, dead_letters, hub
-from leasehold.cli.bench import bench
-from leasehold.cli.compact import compact
-from leasehold.cli.demo import demo
-from leasehold.cli.lag import lag
-from leasehold.cli.leases import leases
-from leasehold.cli.rewind import rewind
-from leasehold.cli.sim import sim
-from leasehold.cli.simulate import simulate
-from leasehold.cli.tour import tour
-from leasehold.cli.web import web
+from leasehold.cli.commands import Commands
+from leasehold.cli.program import typeable
 from leasehold.errors import LeaseholdError
+
+INTERRUPTED = 130
+"""As shells and Typer call it."""
 
 app = Typer(
     name="leasehold",
-    help="Process partitioned feeds with many instances that share the partitions by lease.",
+    cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.add_typer(hub.app, name="hub")
-app.add_typer(container.app, name="container")
-app.add_typer(dead_letters.app, name="dead-letters")
-for command in (demo, tour, simulate, leases, lag, rewind, compact, sim, web, bench):
-    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        echo(f"leasehold {metadata.version('leasehold')}")
+        raise Exit
+
+
+@app.callback()
+def leasehold(
+    version: Annotated[
+        bool,
+        Option("--version", help="Show the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Process partitioned feeds with many instances that share the partitions by lease."""
 
 
 def main() -> None:
@@ -42,9 +48,11 @@ def main() -> None:
         app()
     except LeaseholdError as error:
         Console(stderr=True).print(
-            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+            f"[bold red]error:[/] {escape(typeable(str(error)))}", highlight=False, soft_wrap=True
         )
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
+            raise
         Console(stderr=True).print("stopped")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)

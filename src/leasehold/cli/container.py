@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 
 from typer import Argument, Exit, Option, Typer, echo
 
+from leasehold.cli.container_serve import serve
 from leasehold.cli.container_view import (
     about,
     change_line,
@@ -19,23 +20,26 @@ from leasehold.cli.container_view import (
     range_values,
     ranges_table,
 )
-from leasehold.cli.options import AsJson, console, counted, notes, printable
+from leasehold.cli.options import AsJson, Fsync, console, counted, notes, printable
+from leasehold.core import strict_json
+from leasehold.core.change import Mode
 from leasehold.errors import BadInput
 from leasehold.feeds.container import DOCUMENT_BYTES_MAX, VERSIONS_S, Container
-from leasehold.feeds.container_feed import Continuation
-from leasehold.feeds.container_reader import Mode
+from leasehold.feeds.container.change_feed import Continuation
+from leasehold.settings import CONTAINER_RANGES, ITEMS_MAX
 
 PUT_STEP = 1000
 STDIN = Path("-")
 START = "beginning, now, sequence:N, offset:X or time:2026-01-31T12:00:00Z"
 
 app = Typer(
-    help="Make an embedded container, write documents, read its change feed, split its ranges.",
+    help="Create an embedded container, write documents, read its change feed, split ranges.",
     no_args_is_help=True,
 )
 ContainerPath = Annotated[
     Path, Argument(metavar="CONTAINER", help="The container's file, such as data/alerts.db")
 ]
+app.command()(serve)
 KeyOption = Annotated[str, Option("--key", metavar="KEY", help="The partition key.")]
 KeyIsNumber = Annotated[bool, Option("--number", help="The partition key is a number, not text.")]
 IfMatch = Annotated[
@@ -50,14 +54,19 @@ def create(
     partition_key: Annotated[
         str, Option(metavar="PATH", help="Where documents have their key, such as /home_id")
     ],
-    ranges: Annotated[int, Option(help="How many to begin with; they split later.")] = 4,
-    namespace: Annotated[str, Option(help="The namespace that it is in.")] = "local",
-    name: Annotated[str | None, Option(help="Its name; else that of the file.")] = None,
+    ranges: Annotated[
+        int, Option(help="Number of ranges at first; they split later.")
+    ] = CONTAINER_RANGES,
+    namespace: Annotated[str, Option(help="The container's namespace.")] = "local",
+    name: Annotated[
+        str | None, Option(help="The container's name (default: the file's name).")
+    ] = None,
     ttl_s: Annotated[
-        float | None, Option(help="Documents live so long; -1: as their own field ttl says.")
+        float | None,
+        Option(help="Seconds that documents live; -1: only their own field ttl counts."),
     ] = None,
     versions_s: Annotated[
-        float, Option(help="Keep all versions for so long; 0: not at all, -1: for ever.")
+        float, Option(help="Seconds to keep all versions; 0: keep none, -1: forever.")
     ] = VERSIONS_S,
     split_documents: Annotated[
         int | None, Option(help="A range with more documents splits by itself.")
@@ -65,7 +74,7 @@ def create(
     document_bytes_max: Annotated[int, Option(help="The largest document.")] = DOCUMENT_BYTES_MAX,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new container."""
+    """Create a container."""
     with Container.create(
         container,
         name=container.stem if name is None else name,
@@ -90,24 +99,26 @@ def put(
     container: ContainerPath,
     documents: Annotated[
         list[str] | None,
-        Argument(metavar="[DOCUMENT]...", help="JSON objects; else lines of stdin."),
+        Argument(metavar="[DOCUMENT]...", help="JSON objects (default: the lines of stdin)."),
     ] = None,
     *,
     file: Annotated[
         Path | None, Option(help="Put the lines of this file, one document each; - is stdin.")
     ] = None,
     if_match: IfMatch = None,
+    fsync: Fsync = False,
     as_json: Annotated[bool, Option("--json", help="The stored documents, one per line.")] = False,
 ) -> None:
-    """Store documents, new or in the place of their older selves.
+    """Insert or replace documents.
 
-    Empty lines are left out. What was stored before an error stays stored, and is said.
+    Empty lines are skipped. What was stored before an error stays stored; the message
+    says how much.
     """
     if documents and file is not None:
         raise BadInput("give documents as arguments or in a --file, not both")
     given = _numbered(documents, file)
     stored = 0
-    with _open(container) as opened:
+    with _open(container, fsync=fsync) as opened:
         try:
             if if_match is not None:
                 ((_, only),) = _exactly_one(given)
@@ -127,7 +138,9 @@ def put(
 @app.command()
 def get(
     container: ContainerPath,
-    id: Annotated[str | None, Argument(help="The document; else all of the key.")] = None,
+    id: Annotated[
+        str | None, Argument(help="The document's id (default: all documents of the key).")
+    ] = None,
     *,
     key: KeyOption,
     number: KeyIsNumber = False,
@@ -183,14 +196,14 @@ def changes(
     start: Annotated[str, Option("--from", metavar="START", help=START)] = "beginning",
     continuation: Annotated[
         list[str] | None,
-        Option(metavar="TEXT", help="Go on where an earlier read ended, in its range and mode."),
+        Option(metavar="TEXT", help="Resume where an earlier read ended, in its range and mode."),
     ] = None,
     max_items: Annotated[
-        int, Option("--max", help="At most so many changes in all; 0: all there are.", min=0)
-    ] = 100,
+        int, Option("--max", help="Print at most this many changes; 0 means all.", min=0)
+    ] = ITEMS_MAX,
     as_json: Annotated[bool, Option("--json", help="A JSON object per line and change.")] = False,
 ) -> None:
-    """Print changes, range by range, then the continuations to go on from (on stderr).
+    """Print changes, range by range, then the continuations to resume from (on stderr).
 
     No unit's checkpoint is touched.
     """
@@ -200,8 +213,8 @@ def changes(
         places = [Continuation.parse(text) for text in continuation or ()]
         if not places:
             feed = opened.feed(cast(Mode, mode))
-            leaves = range or [leaf.id for leaf in feed.leaves()]
-            places = [Continuation(feed.mode, r, feed.position_of(r, start)) for r in leaves]
+            ranges = range or [each.id for each in opened.ranges() if not each.split]
+            places = [Continuation(feed.mode, r, feed.position_of(r, start)) for r in ranges]
         left = max_items or sys.maxsize
         for text in _follow(opened, [str(place) for place in places], left, as_json):
             notes.print(f"--continuation {text}", highlight=False, soft_wrap=True)
@@ -214,11 +227,11 @@ def split(
     *,
     at: Annotated[
         str | None,
-        Option(metavar="HASH", help="Cut before this hash (8 hex digits); else evenly."),
+        Option(metavar="HASH", help="Split before this hash (8 hex digits; default: evenly)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cut a range in two. Its readers finish it, then go on in the two."""
+    """Split a range in two. Readers finish it, then continue in both."""
     with _open(container) as opened:
         children = opened.split(range, at=None if at is None else _hash(at))
         found = [each for each in opened.ranges() if each.id in children]
@@ -242,12 +255,13 @@ def info(container: ContainerPath, as_json: AsJson = False) -> None:
     console.print(ranges_table(properties))
 
 
-def _open(path: Path) -> Container:
+def _open(path: Path, *, fsync: bool = False) -> Container:
     if not path.exists():
         raise BadInput(
-            f"there is no container at {path}; make one with: leasehold container create {path}"
+            f"there is no container at {path}; make one with: leasehold container create {path} "
+            "--partition-key /FIELD"
         )
-    return Container.open(path)
+    return Container.open(path, fsync=fsync)
 
 
 def _numbered(documents: Sequence[str] | None, file: Path | None) -> Iterator[tuple[str, Any]]:
@@ -268,7 +282,7 @@ def _numbered(documents: Sequence[str] | None, file: Path | None) -> Iterator[tu
 
 def _parsed(where: str, text: str | bytes) -> tuple[str, Any]:
     try:
-        return where, json.loads(text)
+        return where, strict_json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{where} is not JSON: {error}") from error
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from leasehold.cli.options import counted, printable, size
+from leasehold.cli.tables import Column, FittedTable
 from leasehold.core.change import Change
+from leasehold.core.model import partition_order
 from leasehold.feeds.container import ContainerProperties, RangeProperties
 
 
@@ -45,11 +45,10 @@ def range_values(each: RangeProperties) -> dict[str, Any]:
     return values | {"low": f"{each.low:08x}", "high": f"{each.high:08x}"}
 
 
-def ranges_table(properties: ContainerProperties) -> Table:
-    table = Table()
-    for column in ("range", "split from", "hashes", "documents", "next LSN"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for each in properties.ranges:
+def ranges_table(properties: ContainerProperties) -> FittedTable:
+    names = ("range", "split from", "hashes", "documents", "next LSN")
+    table = FittedTable(*(Column(name=name) for name in names))
+    for each in sorted(properties.ranges, key=lambda each: partition_order(each.id)):
         table.add_row(
             each.id,
             each.parent or "-",
@@ -62,7 +61,7 @@ def ranges_table(properties: ContainerProperties) -> Table:
 
 def _kept(seconds: float | None) -> str:
     if seconds is None:
-        return "kept for ever"
+        return "kept forever"
     return f"kept for {seconds:,.0f} s" if seconds else "not kept"
 
 

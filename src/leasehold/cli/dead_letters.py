@@ -9,22 +9,34 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from typer import Argument, Exit, Option, Typer, echo
 
 from leasehold.cli.dead_letters_view import as_json as letter_as_json
 from leasehold.cli.dead_letters_view import page, tables
-from leasehold.cli.options import AsJson, console, counted, notes, open_hub, printable
+from leasehold.cli.options import (
+    AsJson,
+    console,
+    counted,
+    looked_at,
+    notes,
+    opened_sender,
+    printable,
+)
+from leasehold.cli.progress import bar
 from leasehold.core.model import Group
 from leasehold.errors import BadInput
-from leasehold.feeds.hub import Hub
-from leasehold.ports import DeadLetter, DeadLetters, Which, error_text
-from leasehold.processor.redrive import Redriven, changes_text, is_change, redrive, to_hub
+from leasehold.operations.redrive import (
+    Redriven,
+    changes_text,
+    is_change,
+    redrive,
+    to_hub,
+)
+from leasehold.ports import DeadLetter, DeadLetters, LetterFilter, Sender, error_text
 from leasehold.stores import open_dead_letters
-from leasehold.stores.dead_letters import SqliteDeadLetters
 
 app = Typer(
     help="List, show, redrive and purge what a group could not handle.", no_args_is_help=True
@@ -48,14 +60,12 @@ def list_letters(
     open_only: Annotated[
         bool, Option("--open-only", help="Only those that were not redriven.")
     ] = False,
-    oldest_first: Annotated[
-        bool, Option("--oldest-first", help="Begin with the oldest, not with the newest.")
-    ] = False,
-    limit: Annotated[int, Option(help="At most so many.", min=0)] = 20,
+    oldest_first: Annotated[bool, Option("--oldest-first", help="List the oldest first.")] = False,
+    limit: Annotated[int, Option(help="At most this many.", min=0)] = 20,
     as_json: Annotated[bool, Option("--json", help="One JSON array, without bodies.")] = False,
 ) -> None:
     """List dead letters, the newest first."""
-    which = Which(group=group, redriven=False if open_only else None)
+    which = LetterFilter(group=group, redriven=False if open_only else None)
 
     async def look() -> tuple[Sequence[DeadLetter], int]:
         async with _opened(store) as letters:
@@ -96,8 +106,11 @@ def redrive_letters(
     ids: Ids = None,
     *,
     store: LettersUrl,
-    hub: Annotated[Path, Option(metavar="PATH", help="The hub's file, such as data/sensors.db")],
-    everything: Annotated[bool, Option("--all", help="All that were not redriven yet.")] = False,
+    hub: Annotated[
+        str,
+        Option(metavar="URL", help="The hub's file, such as data/sensors.db, or a topic's URL."),
+    ],
+    everything: Annotated[bool, Option("--all", help="All that have not been redriven.")] = False,
     group: OnlyGroup = None,
     force: Annotated[
         bool,
@@ -115,10 +128,10 @@ def redrive_letters(
         raise BadInput("say which dead letters: give their ids, or --all (of one --group)")
     if ids and group is not None:
         raise BadInput("--group goes with --all; ids need no group")
-    which = Which(ids=ids or None, group=group)
+    which = LetterFilter(ids=ids or None, group=group)
     if not force:
         asyncio.run(_require_events(store, which))
-    with open_hub(hub) as opened:
+    with opened_sender(hub) as opened:
         done = asyncio.run(_redrive(store, opened, which, force=force))
     if as_json:
         failed = [{"id": letter.id, "error": error_text(error)} for letter, error in done.failed]
@@ -144,17 +157,17 @@ def purge(
     older_than: Annotated[
         str | None, Option(metavar="AGE", help="Only those dead for longer: 90s, 15m, 12h, 7d, 2w")
     ] = None,
-    everything: Annotated[bool, Option("--all", help="All of them, whatever they are.")] = False,
+    everything: Annotated[bool, Option("--all", help="All dead letters in the store.")] = False,
     yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove dead letters for good: those for which all that is given holds."""
+    """Delete dead letters permanently: those that match all given options."""
     narrowed = bool(ids) or group is not None or redriven_only or older_than is not None
     if narrowed == everything:
         raise BadInput(
             "say which dead letters: ids, --group, --redriven-only, --older-than; or --all alone"
         )
-    which = Which(
+    which = LetterFilter(
         ids=ids or None,
         group=group,
         redriven=True if redriven_only else None,
@@ -170,7 +183,7 @@ def purge(
         echo(f"purged {counted(purged, 'dead letter')}")
 
 
-async def _redrive(store: str, hub: Hub, which: Which, *, force: bool) -> Redriven:
+async def _redrive(store: str, hub: Sender, which: LetterFilter, *, force: bool) -> Redriven:
     async with _opened(store) as letters:
         if which.ids is not None:
             for letter in await _by_id(letters, which.ids):
@@ -204,7 +217,7 @@ async def _redrive(store: str, hub: Hub, which: Which, *, force: bool) -> Redriv
                 raise
 
 
-async def _to_purge(store: str, which: Which) -> tuple[Which, str]:
+async def _to_purge(store: str, which: LetterFilter) -> tuple[LetterFilter, str]:
     """What there is now, bounded, and how to ask about it; nothing if that is empty."""
     async with _opened(store) as letters:
         if which.ids is not None:
@@ -223,7 +236,7 @@ async def _to_purge(store: str, which: Which) -> tuple[Which, str]:
     )
 
 
-async def _purge(store: str, which: Which) -> int:
+async def _purge(store: str, which: LetterFilter) -> int:
     async with _opened(store) as letters:
         return await letters.purge(which)
 
@@ -238,11 +251,8 @@ def _confirm(question: str) -> None:
 
 @asynccontextmanager
 async def _opened(url: str) -> AsyncIterator[DeadLetters]:
-    letters = open_dead_letters(url)
-    if isinstance(letters, SqliteDeadLetters) and not letters.path.exists():
-        # To look must not make the file: a path that is wrong would look like a store without any.
-        _note(f"there is no file {letters.path}; a processor makes it with its first dead letter")
-        letters = open_dead_letters("memory://")
+    made = "a processor makes it with its first dead letter"
+    letters = looked_at(open_dead_letters(url), made)
     try:
         yield letters
     finally:
@@ -259,8 +269,8 @@ async def _by_id(letters: DeadLetters, ids: Sequence[str]) -> Sequence[DeadLette
     return found
 
 
-async def _require_events(store: str, which: Which) -> None:
-    """Before the hub is asked for: whoever has changes may well name their container."""
+async def _require_events(store: str, which: LetterFilter) -> None:
+    """Before the hub is asked for: a user with changes may well name their container."""
     async with _opened(store) as letters:
         for group in await letters.count(replace(which, redriven=None if which.ids else False)):
             of = replace(which, namespace=group.namespace, feed=group.feed, group=group.name)
@@ -268,7 +278,7 @@ async def _require_events(store: str, which: Which) -> None:
                 raise BadInput(f"{changes_text(group)}. Nothing was sent")
 
 
-def _require_hub(waiting: Mapping[Group, int], hub: Hub) -> None:
+def _require_hub(waiting: Mapping[Group, int], hub: Sender) -> None:
     others = {
         group: count
         for group, count in waiting.items()
@@ -278,14 +288,13 @@ def _require_hub(waiting: Mapping[Group, int], hub: Hub) -> None:
         first = min(others)
         raise BadInput(
             f"{counted(sum(others.values()), 'dead letter')} came from elsewhere, such as "
-            f"{first.namespace}/{first.feed}, and {hub.path} is {hub.namespace}/{hub.name}. "
+            f"{first.namespace}/{first.feed}, and {hub!r} is {hub.namespace}/{hub.name}. "
             "Nothing was sent; choose others, give their --hub, or --force"
         )
 
 
 def _progress() -> Progress:
-    columns = (TextColumn("redriving"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal)
+    return bar(TextColumn("redriving"), BarColumn(), MofNCompleteColumn())
 
 
 def _seconds(age: str) -> float:

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
-from rich.table import Table
 
 from leasehold.cli.options import counted, printable
+from leasehold.cli.tables import Column, FittedTable
 from leasehold.core.model import Group
 from leasehold.ports import DeadLetter
 
@@ -21,7 +20,7 @@ HEX_BYTES = 16
 INDENT = 15
 
 
-def tables(letters: Sequence[DeadLetter]) -> list[Table]:
+def tables(letters: Sequence[DeadLetter]) -> list[FittedTable]:
     """A table per group, in the order in which the letters are given."""
     groups: dict[Group, list[DeadLetter]] = {}
     for letter in letters:
@@ -29,20 +28,20 @@ def tables(letters: Sequence[DeadLetter]) -> list[Table]:
     return [_table(group, found) for group, found in groups.items()]
 
 
-def _table(group: Group, letters: Sequence[DeadLetter]) -> Table:
-    # Narrow, so that ids can be copied and errors recognised on 80 columns.
-    title = escape(printable(str(group)))
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, expand=True)
-    for column in ("id", "place", "died (UTC)", "redriven"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("error", no_wrap=True, overflow="ellipsis", ratio=1)
+def _table(group: Group, letters: Sequence[DeadLetter]) -> FittedTable:
+    names = ("id", "place", "died (UTC)", "redriven")
+    table = FittedTable(
+        *(Column(name=name, justify="left") for name in names),
+        Column(name="error", justify="left", cut=True),
+        title=escape(printable(str(group))),
+    )
     for letter in letters:
         table.add_row(
             letter.id,
             escape(printable(f"{letter.partition}/{letter.sequence}")),
             _time(letter.dead_at)[:16],
             "no" if letter.redriven_at is None else "yes",
-            escape(printable(letter.error.split("\n")[0])),
+            escape(printable(letter.reason.split("\n")[0])),
         )
     return table
 
@@ -80,7 +79,7 @@ def body_text(body: bytes) -> tuple[str, str]:
     except UnicodeDecodeError:
         return "binary", _hex(body)
     try:
-        parsed = json.loads(text, object_pairs_hook=_without_repeats)
+        parsed = json.loads(text, object_pairs_hook=_without_repeats)  # noqa: TID251
         return "JSON", _lines(json.dumps(parsed, indent=2, ensure_ascii=False))
     except (ValueError, RecursionError):
         pass
@@ -127,10 +126,11 @@ def as_json(letter: DeadLetter, *, with_body: bool = False) -> dict[str, Any]:
         "redriven_at": letter.redriven_at and letter.redriven_at.isoformat(),
         "redrives": letter.redrives,
         "attempts": letter.attempts,
-        "error": letter.error,
+        "error": letter.reason,
         "body_bytes": len(letter.body),
     }
     if with_body:
+        values["traceback"] = letter.error.removeprefix(letter.reason).lstrip("\n") or None
         try:
             values["body"] = letter.body.decode()
         except UnicodeDecodeError:

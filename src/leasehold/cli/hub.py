@@ -9,46 +9,56 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
 
-from rich.table import Table
 from typer import Argument, Option, Typer, echo
 
+from leasehold.cli.hub_by_url import feed_info, is_url, read_events
 from leasehold.cli.hub_input import SendTotals, lines_of, send_lines
+from leasehold.cli.hub_serve import serve
 from leasehold.cli.options import (
     START,
     AsJson,
+    Fsync,
     HubPath,
+    HubUrl,
     console,
     counted,
     notes,
-    open_hub,
+    opened_sender,
     printable,
     size,
 )
+from leasehold.cli.tables import Column, FittedTable
 from leasehold.core.event import Event
 from leasehold.errors import BadInput
-from leasehold.feeds.hub import Hub
-from leasehold.feeds.hub_properties import HubProperties
+from leasehold.feeds.hub import Hub, HubProperties
 
-app = Typer(help="Make an embedded hub, send to it, read it, look at it.", no_args_is_help=True)
+LINE_BYTES_MAX = 1 << 20
+"""Where the one that is sent to does not say."""
+
+app = Typer(help="Create an embedded hub, send to it, read it, inspect it.", no_args_is_help=True)
+app.command()(serve)
 
 
 @app.command()
 def create(
     hub: HubPath,
     *,
-    partitions: Annotated[int, Option(help="How many; may be raised later, never lowered.")] = 16,
-    namespace: Annotated[str, Option(help="The namespace that the hub is in.")] = "local",
-    name: Annotated[str | None, Option(help="The hub's name; else that of the file.")] = None,
+    partitions: Annotated[
+        int, Option(help="Number of partitions; can be raised later, never lowered.")
+    ] = 16,
+    namespace: Annotated[str, Option(help="The hub's namespace.")] = "local",
+    name: Annotated[str | None, Option(help="The hub's name (default: the file's name).")] = None,
     retention_s: Annotated[
-        float | None, Option(help="Keep events for so long; else for ever.")
+        float | None, Option(help="Seconds to keep events (default: forever).")
     ] = None,
     retention_bytes: Annotated[
-        int | None, Option(help="Keep so many bytes, compressed; else any number.")
+        int | None, Option(help="Bytes to keep, compressed (default: no limit).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new hub."""
+    """Create a hub."""
     with Hub.create(
         hub,
         name=hub.stem if name is None else name,
@@ -67,9 +77,10 @@ def create(
 
 @app.command()
 def send(
-    hub: HubPath,
+    hub: HubUrl,
     bodies: Annotated[
-        list[str] | None, Argument(metavar="[BODY]...", help="Events; else lines of stdin.")
+        list[str] | None,
+        Argument(metavar="[BODY]...", help="Event bodies (default: the lines of stdin)."),
     ] = None,
     *,
     file: Annotated[
@@ -80,13 +91,15 @@ def send(
         str | None, Option(help="Bodies are JSON objects; this field is the partition key.")
     ] = None,
     partition: Annotated[
-        str | None, Option(help="The partition; else the key's, or each in turn.")
+        str | None, Option(help="The partition (default: by key, or each in turn).")
     ] = None,
+    fsync: Fsync = False,
     as_json: AsJson = False,
 ) -> None:
     """Send events: the arguments, or each line of a file or of standard input.
 
-    Empty lines are left out. What was sent before an error stays sent, and is said.
+    Empty lines are skipped. What was sent before an error stays sent; the message says how much.
+    HUB may be a Kafka topic as well: kafka://b1:9092,b2:9092/topic
     """
     if bodies and file is not None:
         raise BadInput("give events as arguments or in a --file, not both")
@@ -94,7 +107,10 @@ def send(
     if len(chosen := [name for name, value in given.items() if value is not None]) > 1:
         raise BadInput(f"{' and '.join(chosen)} contradict each other: give one")
     sent = SendTotals()
-    with open_hub(hub) as opened, lines_of(bodies, file, opened.batch_bytes_max) as lines:
+    with (
+        opened_sender(hub, **({"fsync": True} if fsync else {})) as opened,
+        lines_of(bodies, file, getattr(opened, "batch_bytes_max", LINE_BYTES_MAX)) as lines,
+    ):
         try:
             send_lines(opened, lines, sent, key=key, key_field=key_field, partition=partition)
         except BaseException:
@@ -108,7 +124,7 @@ def send(
     if as_json:
         echo(json.dumps({"events": sent.events, "partitions": sent.partitions}))
     else:
-        into = counted(len(sent.partitions), "partition")
+        into = counted(len(sent.partitions), "partition") if sent.partitions else opened.name
         if len(sent.partitions) == 1:
             ((only, place),) = sent.partitions.items()
             into = f"partition {only}, from sequence {place['first_sequence']:,} on"
@@ -117,29 +133,45 @@ def send(
 
 @app.command()
 def read(
-    hub: HubPath,
+    hub: HubUrl,
     partition: Annotated[
         list[str] | None, Option(help="Only this partition; may be given several times.")
     ] = None,
     start: Annotated[str, Option("--from", metavar="START", help=START)] = "earliest",
     max_events: Annotated[
-        int, Option("--max", help="At most so many events in all; 0: all there are.", min=0)
+        int, Option("--max", help="Print at most this many events; 0 means all.", min=0)
     ] = 100,
     as_json: Annotated[bool, Option("--json", help="A JSON object per line and event.")] = False,
 ) -> None:
     """Print events, partition by partition, without touching any group's checkpoint."""
-    with open_hub(hub) as opened:
-        chosen = partition or opened.partition_ids()
+
+    def show(event: Event) -> None:
+        echo(json.dumps(_event(event)) if as_json else _line(event))
+
+    if is_url(hub):
+        read_events(hub, partition or (), start, max_events or None, show)
+        return
+    with _open(hub) as opened:
+        chosen = partition or opened.properties().partition_ids
         starts = {number: opened.position_of(number, start) for number in chosen}
         events = (event for number, at in starts.items() for event in _events(opened, number, at))
         for event in islice(events, max_events or None):
-            echo(json.dumps(_event(event)) if as_json else _line(event))
+            show(event)
 
 
 @app.command()
-def info(hub: HubPath, as_json: AsJson = False) -> None:
+def info(hub: HubUrl, as_json: AsJson = False) -> None:
     """Show what a hub holds: first and last sequence, last time and size of each partition."""
-    with open_hub(hub) as opened:
+    if is_url(hub):
+        values, table = feed_info(hub)
+        if as_json:
+            console.print_json(json.dumps(values))
+        else:
+            echo(f"{'hub':14}{values['namespace']}/{values['name']}")
+            echo(f"{'events':14}{values['events']:,}")
+            console.print(table)
+        return
+    with _open(hub) as opened:
         properties = opened.properties()
     if as_json:
         console.print_json(json.dumps(_info(properties)))
@@ -209,10 +241,9 @@ def _info(properties: HubProperties) -> dict[str, Any]:
     return values
 
 
-def _table(properties: HubProperties) -> Table:
-    table = Table()
-    for column in ("partition", "first", "last", "events", "last enqueued", "bodies", "stored"):
-        table.add_column(column, justify="right", no_wrap=True)
+def _table(properties: HubProperties) -> FittedTable:
+    names = ("partition", "first", "last", "events", "last enqueued", "bodies", "stored")
+    table = FittedTable(*(Column(name=name) for name in names))
     for partition in properties.partitions:
         kept = partition.events > 0
         table.add_row(
@@ -238,3 +269,10 @@ def _retention(properties: HubProperties) -> str:
 
 def _time(time: datetime | None) -> str:
     return "-" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + "Z"
+
+
+def _open(hub: str, *, fsync: bool = False) -> Hub:
+    path = Path(unquote(urlsplit(hub).path)) if hub.startswith("file://") else Path(hub)
+    if not path.exists():
+        raise BadInput(f"there is no hub at {path}; make one with: leasehold hub create {path}")
+    return Hub.open(path, fsync=fsync)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn
 
+from leasehold.cli.live_input import Interrupt, live_lines
 from leasehold.cli.options import notes
+from leasehold.cli.progress import bar
+from leasehold.core import strict_json
 from leasehold.errors import BadInput, LeaseholdError
-from leasehold.feeds.hub import Hub
+from leasehold.ports import Sender
 
 STEP_EVENTS = 20_000
 TURN_EVENTS = 1000
@@ -34,20 +36,27 @@ class Lines:
     """Bodies with their line numbers, and how far we are, for the progress bar."""
 
     def __init__(
-        self, source: Sequence[str] | BinaryIO, total_bytes: int | None, longest: int
+        self,
+        source: Sequence[str] | BinaryIO,
+        total_bytes: int | None,
+        longest: int,
+        interrupt: Interrupt | None = None,
     ) -> None:
         self.number = 0
         self.bytes_done = 0
         self.total_bytes = total_bytes
-        self._source, self._longest = source, longest
+        self._source, self._longest, self._interrupt = source, longest, interrupt
 
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+    def __iter__(self) -> Iterator[tuple[int, bytes] | None]:
+        """None where the input pauses. Ends early on Ctrl-C: see ``interrupted``."""
         if isinstance(self._source, Sequence):
             # As the system gave them: an argument need not be UTF-8.
             yield from ((0, body.encode(errors="surrogateescape")) for body in self._source)
             return
-        # Bounded, so that a file without line ends is an error and not a memory full of it.
-        while line := self._source.readline(self._longest + 2):
+        for line in self._raw(self._source):
+            if line is None:
+                yield None
+                continue
             self.number += 1
             self.bytes_done += len(line)
             body = line.rstrip(b"\r\n")
@@ -59,6 +68,18 @@ class Lines:
             if body:
                 yield self.number, body
 
+    def _raw(self, source: BinaryIO) -> Iterator[bytes | None]:
+        if self._interrupt is not None:
+            yield from live_lines(source.fileno(), self._longest, self._interrupt)
+            return
+        # Bounded, so that a file without line ends is an error and not a memory full of it.
+        while line := source.readline(self._longest + 2):
+            yield line
+
+    @property
+    def interrupted(self) -> bool:
+        return self._interrupt is not None and self._interrupt.asked
+
 
 @contextmanager
 def lines_of(bodies: Sequence[str] | None, file: Path | None, longest: int) -> Iterator[Lines]:
@@ -67,7 +88,8 @@ def lines_of(bodies: Sequence[str] | None, file: Path | None, longest: int) -> I
     elif file is None or file == STDIN:
         if sys.stdin.isatty():
             notes.print("one event per line; end with Ctrl-D", highlight=False)
-        yield Lines(sys.stdin.buffer, None, longest)
+        with Interrupt() as interrupt:
+            yield Lines(sys.stdin.buffer, None, longest, interrupt)
     else:
         try:
             opened = file.open("rb")
@@ -78,7 +100,7 @@ def lines_of(bodies: Sequence[str] | None, file: Path | None, longest: int) -> I
 
 
 def send_lines(
-    hub: Hub,
+    hub: Sender,
     lines: Lines,
     sent: SendTotals,
     *,
@@ -92,11 +114,8 @@ def send_lines(
         TextColumn("sending"),
         BarColumn(),
         TextColumn("{task.fields[events]:,} events"),
-        TimeRemainingColumn(),
     )
-    with Progress(
-        *columns, console=notes, transient=True, disable=not notes.is_terminal
-    ) as progress:
+    with bar(*columns) as progress:
         task = progress.add_task("", total=lines.total_bytes, events=0)
         for numbers, bodies in _steps(lines, TURN_EVENTS if in_turn else STEP_EVENTS):
             keys = _keys(numbers, bodies, key, key_field)
@@ -117,15 +136,19 @@ def _steps(lines: Lines, step_events: int) -> Iterator[tuple[list[int], list[byt
     numbers: list[int] = []
     bodies: list[bytes] = []
     total_bytes = 0
-    for number, body in lines:
-        numbers.append(number)
-        bodies.append(body)
-        total_bytes += len(body)
-        if len(bodies) >= step_events or total_bytes >= STEP_BYTES:
+    for line in lines:
+        if line is not None:
+            numbers.append(line[0])
+            bodies.append(line[1])
+            total_bytes += len(line[1])
+        full = len(bodies) >= step_events or total_bytes >= STEP_BYTES
+        if full or (line is None and bodies):
             yield numbers, bodies
             numbers, bodies, total_bytes = [], [], 0
     if bodies:
         yield numbers, bodies
+    if lines.interrupted:
+        raise KeyboardInterrupt
 
 
 def _keys(
@@ -138,7 +161,7 @@ def _keys(
 
 def _key(number: int, body: bytes, key_field: str) -> str:
     try:
-        value = json.loads(body)[key_field]
+        value = strict_json.loads(body)[key_field]
     except (ValueError, TypeError, LookupError):
         value = None
     if isinstance(value, str | int) and not isinstance(value, bool):

@@ -10,59 +10,60 @@ from typing import Annotated, NamedTuple
 from rich.console import Group as Stack
 from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
 from typer import Option, echo
 
 from leasehold.cli.options import (
     AsJson,
     FeedMode,
-    FeedPath,
+    FeedUrl,
     GroupName,
     StoreUrl,
     console,
     counted,
     duration,
+    existing_store,
     notes,
     opened_feed,
-    unit_of,
 )
+from leasehold.cli.tables import Column, FittedTable
+from leasehold.core.model import partition_order
 from leasehold.errors import FeedUnavailable, StoreUnavailable
-from leasehold.ports import LeaseStore
-from leasehold.processor.estimator import Estimate, Estimator, PartitionEstimate
-from leasehold.processor.rewind import nobody
-from leasehold.stores import open_store
-
-HOLDERS = {"event": "hub", "change": "container"}
+from leasehold.operations.estimator import Estimate, Estimator, PartitionEstimate
+from leasehold.operations.rewind import nobody
+from leasehold.ports import Feed, LeaseStore
+from leasehold.settings import LAG
 
 
 def lag(
-    feed: FeedPath,
+    feed: FeedUrl,
     *,
     group: GroupName,
     store: StoreUrl,
     mode: FeedMode = None,
-    watch: Annotated[bool, Option("--watch", help="Go on until Ctrl-C; shows rates, too.")] = False,
-    interval_s: Annotated[float, Option(help="With --watch: seconds between looks.", min=0.1)] = 2,
+    watch: Annotated[bool, Option("--watch", help="Refresh until Ctrl-C, with rates.")] = False,
+    interval_s: Annotated[
+        float, Option(help="With --watch: seconds between refreshes.", min=0.1)
+    ] = 2,
     stuck_after_s: Annotated[
-        float, Option(help="Name a partition as stuck after so long.", min=0.1)
-    ] = 30,
+        float, Option(help="Seconds without progress before a partition counts as stuck.", min=0.1)
+    ] = LAG.stuck_after_s,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a group is behind, who owns what, and which partitions stand still.
+    """Show how far a group is behind, who owns what, and which partitions are stuck.
 
-    A partition that nobody ever read counts with all its events. Nothing is disturbed by looking;
-    what the looking itself cost is said below the table.
+    A partition that nobody ever read counts with all its events. Watching does
+    not disturb the group; the line below the table counts the requests that it made.
     """
 
     async def run() -> None:
-        leases = open_store(store)
         with opened_feed(feed, mode) as opened:
+            leases = existing_store(store)
             try:
                 estimator = Estimator(
                     opened, group=group, store=leases, stuck_after_s=stuck_after_s
                 )
-                costs = {"store": leases.requests, "feed": opened.requests}
-                view = _View(unit_of(opened), costs, as_json)
+                costs = _costs(leases, opened)
+                view = _View(opened.unit, costs, as_json)
                 if watch:
                     await _watch(estimator, interval_s, view)
                 else:
@@ -73,10 +74,20 @@ def lag(
     asyncio.run(run())
 
 
+def _costs(store: LeaseStore, feed: Feed) -> dict[str, Mapping[str, float]]:
+    """Requests by verb, and what they were charged with, where that is told."""
+    costs: dict[str, Mapping[str, float]] = {"store": store.requests, "feed": feed.requests}
+    for part, charged in (("store", store), ("feed", feed)):
+        units = getattr(charged, "request_units", None)
+        if units is not None:
+            costs[f"request units of the {part}"] = units
+    return costs
+
+
 class _View(NamedTuple):
     unit: str
-    costs: Mapping[str, Mapping[str, int]]
-    """Requests so far by verb, of the store and of the feed (SPEC C11)."""
+    costs: Mapping[str, Mapping[str, float]]
+    """Requests so far by verb, of the store and of the feed (requirement C11)."""
     as_json: bool
 
     def text(self, estimate: Estimate) -> str:
@@ -88,10 +99,15 @@ class _View(NamedTuple):
 
     def _requests(self) -> str:
         by_part = (
-            f"{part} " + (", ".join(f"{verb} {n:,}" for verb, n in sorted(verbs.items())) or "none")
+            f"{part} "
+            + (", ".join(f"{verb} {_amount(n)}" for verb, n in sorted(verbs.items())) or "none")
             for part, verbs in self.costs.items()
         )
         return f"[dim]requests: {'; '.join(by_part)}[/]"
+
+
+def _amount(count: float) -> str:
+    return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
 
 
 async def _look(estimator: Estimator, store: LeaseStore, view: _View) -> None:
@@ -134,20 +150,29 @@ class _Plain:
         console.print(page)
 
 
-def _table(estimate: Estimate, unit: str) -> Table:
+def _table(estimate: Estimate, unit: str) -> FittedTable:
     rates = estimate.processed_per_s is not None
-    table = Table(title=escape(str(estimate.group)), show_footer=True)
-    table.add_column("partition", "all")
-    table.add_column("owner", counted(len(estimate.members), "member"))
-    table.add_column(f"{unit}s", f"{estimate.lag_events:,}", justify="right")
-    table.add_column("behind", duration(estimate.lag_s), justify="right")
+    columns = {
+        "partition": "all",
+        "owner": counted(len(estimate.members), "member"),
+        f"{unit}s": f"{estimate.lag_events:,}",
+        "behind": duration(estimate.lag_s),
+    }
     if rates:
-        table.add_column("in/s", _rate(estimate.incoming_per_s), justify="right")
-        table.add_column("done/s", _rate(estimate.processed_per_s), justify="right")
-        table.add_column("caught up in", duration(estimate.catch_up_s, "never"), justify="right")
-        table.add_column("checkpoint", "", justify="right")
-    table.add_column("state", "")
-    for each in estimate.partitions:
+        columns |= {
+            "in/s": _rate(estimate.incoming_per_s),
+            "done/s": _rate(estimate.processed_per_s),
+            "caught up in": duration(estimate.catch_up_s, "never"),
+            "checkpoint": "",
+        }
+    columns["state"] = ""
+    left = ("partition", "owner", "state")
+    table = FittedTable(
+        *(Column(name=name, justify="left" if name in left else "right") for name in columns),
+        title=escape(str(estimate.group)),
+        footer=tuple(columns.values()),
+    )
+    for each in sorted(estimate.partitions, key=lambda each: partition_order(each.partition)):
         more = (
             (
                 _rate(each.incoming_per_s),
@@ -188,7 +213,7 @@ def _state(each: PartitionEstimate, unit: str) -> str:
         lost = f"{unit}s" if each.lost_events is None else counted(each.lost_events, unit)
         return f"[red]lost {lost}[/]"
     if each.astray is not None:
-        return f"[red]of another {HOLDERS[unit]}[/]"
+        return "[red]of another feed[/]"
     if each.stuck:
         return "[bold red]stuck[/]"
     if each.attempts:
@@ -201,20 +226,25 @@ def _state(each: PartitionEstimate, unit: str) -> str:
 
 
 def _remarks(estimate: Estimate, unit: str) -> list[str]:
-    remarks, holder = [], HOLDERS[unit]
+    remarks = []
     if estimate.stuck:
         which = ", ".join(map(escape, estimate.stuck))
         remarks.append(f"[bold red]stuck:[/] {which} (there is work, and no checkpoint moves)")
     if any(each.astray == "retention" for each in estimate.partitions):
         remarks.append(f"lost: retention removed {unit}s before they were processed")
+    if any(each.astray == "rolled back" for each in estimate.partitions):
+        remarks.append(
+            f"rolled back: the feed has lost {unit}s that were processed (an older copy was "
+            "restored, or power failed); what it has got since counts"
+        )
     if any(each.astray in ("beyond end", "other feed") for each in estimate.partitions):
         remarks.append(
-            f"of another {holder}: the {holder} was made anew since the checkpoint was written; "
+            "of another feed: it was recreated since the checkpoint was written; "
             "everything in it counts. Send the group back with leasehold rewind"
         )
     if estimate.gone:
         which = ", ".join(map(escape, estimate.gone))
-        remarks.append(f"leases of partitions that the {holder} does not have: {which}")
+        remarks.append(f"leases of partitions that the feed does not have: {which}")
     return remarks
 
 

@@ -9,13 +9,12 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from rich.markup import escape
-from rich.table import Table
 from typer import Option
 
-from leasehold.cli.options import AsJson, StoreUrl, console
-from leasehold.core.model import Group, Ownership, Snapshot
+from leasehold.cli.options import AsJson, StoreUrl, console, existing_store
+from leasehold.cli.tables import Column, FittedTable
+from leasehold.core.model import Group, Ownership, Snapshot, partition_order
 from leasehold.ports import LeaseStore
-from leasehold.stores import open_store
 
 
 def leases(
@@ -24,7 +23,7 @@ def leases(
     as_json: AsJson = False,
 ) -> None:
     """List who owns each partition, when it was last renewed, and its checkpoint."""
-    looks = asyncio.run(_looks(open_store(store), group))
+    looks = asyncio.run(_looks(existing_store(store), group))
     if as_json:
         console.print_json(json.dumps([_as_json(row) for _, look in looks for row in _rows(look)]))
         return
@@ -57,7 +56,10 @@ def _rows(look: Snapshot) -> list[tuple[Ownership, dict[str, object]]]:
                 "attempts": lease.attempts,
             },
         )
-        for row, lease in zip(look.ownership(), look.leases, strict=True)
+        for row, lease in sorted(
+            zip(look.ownership(), look.leases, strict=True),
+            key=lambda each: partition_order(each[0].partition),
+        )
     ]
 
 
@@ -65,9 +67,13 @@ def _as_json(row: tuple[Ownership, dict[str, object]]) -> dict[str, object]:
     return asdict(row[0]) | row[1]
 
 
-def _table(key: Group, look: Snapshot) -> Table:
-    table = Table(
-        "partition", "owner", "last modified", "epoch", "next sequence", title=escape(str(key))
+def _table(key: Group, look: Snapshot) -> FittedTable:
+    left = ("partition", "owner", "last modified (UTC)")
+    table = FittedTable(
+        *(Column(name=name, justify="left") for name in left),
+        Column(name="epoch"),
+        Column(name="next sequence"),
+        title=escape(str(key)),
     )
     for row, more in _rows(look):
         owner = escape(row.owner) or "[dim]nobody[/]"
@@ -75,7 +81,7 @@ def _table(key: Group, look: Snapshot) -> Table:
         table.add_row(
             escape(row.partition),
             owner if more["live"] or not row.owner else f"[red]{owner} (expired)[/]",
-            f"{modified:%Y-%m-%d %H:%M:%S} UTC",
+            f"{modified:%Y-%m-%d %H:%M:%S}",
             str(more["epoch"]),
             f"{more['next_sequence']:,}",
         )

@@ -5,32 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from rich.console import Console
-from typer import Argument, Option
+from typer import Argument, Exit, Option
 
-from leasehold.errors import BadInput
-from leasehold.feeds import open_feed
-from leasehold.feeds.container_feed import ChangeFeed
-from leasehold.feeds.container_reader import Mode
-from leasehold.feeds.hub import Hub
+from leasehold.core.change import Mode
+from leasehold.feeds import open_feed, open_sender
+from leasehold.log_lines import one_line
+from leasehold.ports import Feed, LeaseStore, Sender
+from leasehold.stores import open_store
 
+S = TypeVar("S")
 console = Console()
 notes = Console(stderr=True)
 """For what is said beside the result, so that the result can be piped."""
 
 HubPath = Annotated[Path, Argument(metavar="HUB", help="The hub's file, such as data/sensors.db")]
-FeedPath = Annotated[
-    Path,
-    Argument(metavar="FEED", help="The file of a hub or of a container, such as data/alerts.db"),
+HubUrl = Annotated[
+    str,
+    Argument(
+        metavar="HUB",
+        help="The hub: its file, such as data/sensors.db, or a URL, such as eventhubs://…",
+    ),
+]
+FeedUrl = Annotated[
+    str,
+    Argument(
+        metavar="FEED",
+        help="The feed: a hub's or a container's file, such as data/alerts.db, or a URL.",
+    ),
 ]
 FeedMode = Annotated[
     Mode | None,
     Option(
         "--mode",
         metavar="MODE",
-        help="Of a container: latest (newest states; the default) or all (all versions).",
+        help="Of a change feed: latest (newest states; the default) or all (all versions).",
     ),
 ]
 StoreUrl = Annotated[
@@ -42,32 +53,40 @@ GroupName = Annotated[
     Option("--group", metavar="NAME", help="The group; of a container: the processor's name."),
 ]
 AsJson = Annotated[bool, Option("--json", help="JSON instead of text.")]
+Fsync = Annotated[bool, Option("--fsync", help="Wait for the disk: safe from a power cut, slower.")]
 START = "earliest, latest, sequence:N, offset:N or time:2026-01-31T12:00:00Z"
 
 
-def open_hub(path: Path) -> Hub:
-    if not path.exists():
-        raise BadInput(f"there is no hub at {path}; make one with: leasehold hub create {path}")
-    return Hub.open(path)
-
-
 @contextmanager
-def opened_feed(path: Path, mode: Mode | None) -> Iterator[Hub | ChangeFeed]:
-    if not path.exists():
-        raise BadInput(
-            f"there is no hub and no container at {path}; make one with: "
-            f"leasehold hub create {path}, or leasehold container create {path}"
-        )
-    feed = open_feed(path, mode)
+def opened_feed(url: str, mode: Mode | None) -> Iterator[Feed]:
+    feed = open_feed(url, mode)
     try:
         yield feed
     finally:
         feed.close()
 
 
-def unit_of(feed: Hub | ChangeFeed) -> str:
-    """What its users call one thing in it."""
-    return "change" if isinstance(feed, ChangeFeed) else "event"
+def looked_at(store: S, what: str) -> S:
+    """To look never makes a file: a path that is wrong would look like a store without anything."""
+    path = getattr(store, "path", None)
+    if isinstance(path, Path) and not path.exists():
+        text = f"there is no file {path}; {what}"
+        notes.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+        raise Exit(1)
+    return store
+
+
+def existing_store(url: str) -> LeaseStore:
+    return looked_at(open_store(url), "an instance makes it when it starts")
+
+
+@contextmanager
+def opened_sender(url: str, **settings: Any) -> Iterator[Sender]:
+    sender = open_sender(url, **settings)
+    try:
+        yield sender
+    finally:
+        sender.close()
 
 
 def duration(seconds: float | None, unknown: str = "?") -> str:
@@ -93,4 +112,4 @@ def counted(count: int, what: str) -> str:
 
 def printable(text: str) -> str:
     """Without characters that could steer a terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return one_line(text)

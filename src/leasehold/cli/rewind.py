@@ -5,40 +5,38 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 from rich.markup import escape
-from rich.table import Table
 from typer import Exit, Option, confirm, echo
 
 from leasehold.cli.options import (
     START,
     AsJson,
     FeedMode,
-    FeedPath,
+    FeedUrl,
     GroupName,
     StoreUrl,
     counted,
+    existing_store,
     notes,
     opened_feed,
-    unit_of,
 )
+from leasehold.cli.program import typeable
+from leasehold.cli.progress import steps
+from leasehold.cli.tables import Column, FittedTable
 from leasehold.core.model import Group
 from leasehold.core.start import Start, parse
 from leasehold.errors import BadInput, StoreUnavailable
-from leasehold.feeds.container_feed import ChangeFeed
-from leasehold.feeds.hub import Hub
-from leasehold.ports import Feed, LeaseStore
+from leasehold.operations.rewind import Move, RewindOutcome, alive_text, carry_out, owners, plan
+from leasehold.operations.sink_rewind import RewindWithSink
+from leasehold.ports import ColumnarFeed, Feed, LeaseStore
 from leasehold.processor.changefeed import WORDS
-from leasehold.processor.rewind import Move, Outcome, alive_text, carry_out, owners, plan
-from leasehold.stores import open_store
-
-if TYPE_CHECKING:
-    from leasehold.spark.delta_rewind import DeltaRewind
+from leasehold.sinks import History, open_sink
 
 
 def rewind(
-    feed: FeedPath,
+    feed: FeedUrl,
     *,
     group: GroupName,
     store: StoreUrl,
@@ -54,36 +52,36 @@ def rewind(
         str | None,
         Option(
             metavar="URL",
-            help="The Delta table that the group writes: its rows past the position are removed.",
+            help="What the group writes to, such as a Delta table: its rows past the position go.",
         ),
     ] = None,
     sink_key: Annotated[
-        str, Option(metavar="COLUMN", help="The table's column that names the partition.")
-    ] = "partition",
+        str | None,
+        Option(metavar="COLUMN", help="The sink's column that names the partition."),
+    ] = None,
     yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send a group to another position; its events are delivered (again) from there.
 
-    Refuses while an owner is alive, unless told to fence it off. Exits with 1 if some partitions
-    could not be moved. A group that writes to a Delta table goes back together with it: rows that
-    are partly made of events before the position go, too, and the position moves back to their
-    first event.
+    Refused while an owner is alive, unless --fence is given. Exits with 1 if some partitions could
+    not be moved. With --sink, the group and its sink go back together: rows that also contain
+    events before the position are removed, too, and the position moves back to their first event.
     """
     start = _start(to)
     with opened_feed(feed, mode) as opened:
         key = Group(namespace=opened.namespace, feed=opened.name, name=group)
-        table = None if sink is None else _table_of(sink, sink_key, opened, key)
-        asking = _Asking(unit_of(opened), fence=fence, yes=yes, table=table)
+        rewinding = None if sink is None else _sink_of(sink, sink_key, opened, key)
+        asking = _Asking(opened.unit, fence=fence, yes=yes, sink=rewinding)
         moves, outcome = asyncio.run(
-            _run(opened, open_store(store), key, start, partition, asking=asking)
+            _run(opened, existing_store(store), key, start, partition, asking=asking)
         )
     if as_json:
         echo(json.dumps([_as_json(move, outcome) for move in moves]))
     elif not moves:
         echo("every partition is there already; nothing to do")
     else:
-        where = to if sink is None else f"{to}, or back to where the rows of the table begin"
+        where = to if sink is None else f"{to}, or back to where the rows of the sink begin"
         echo(f"{group}: {counted(len(outcome.done), 'partition')} moved to {where}")
     if outcome.refused:
         for name, why in outcome.refused.items():
@@ -95,16 +93,15 @@ class _Asking(NamedTuple):
     unit: str
     fence: bool
     yes: bool
-    table: DeltaRewind | None = None
+    sink: RewindWithSink | None = None
 
 
-def _table_of(url: str, column: str, feed: Hub | ChangeFeed, group: Group) -> DeltaRewind:
-    # Only here, because PySpark takes its time to load.
-    from leasehold.spark.delta import DeltaSink  # noqa: PLC0415
-    from leasehold.spark.delta_rewind import DeltaRewind  # noqa: PLC0415
-
-    of = feed.container if isinstance(feed, ChangeFeed) else feed
-    return DeltaRewind(DeltaSink(url, key=column), group, of.identity)
+def _sink_of(url: str, column: str | None, feed: Feed, group: Group) -> RewindWithSink:
+    if not isinstance(feed, ColumnarFeed):
+        raise BadInput(f"--sink: {feed!r} cannot be read by Spark, so no sink is written from it")
+    settings = {} if column is None else {"key": column}
+    rewinding = open_sink(url, **settings).rewinding(group, feed.identity)
+    return RewindWithSink(rewinding, group, History(feed))
 
 
 def _start(text: str) -> Start:
@@ -123,26 +120,32 @@ async def _run(
     partitions: Sequence[str] | None,
     *,
     asking: _Asking,
-) -> tuple[tuple[Move, ...], Outcome]:
+) -> tuple[tuple[Move, ...], RewindOutcome]:
     try:
-        moves = await plan(feed, store, group, to, partitions or None)
+        with_sink = asking.sink is not None
+        with steps("looking") as step:
+            moves = await plan(
+                feed, store, group, to, partitions or None, all_chosen=with_sink, step=step
+            )
         ends: Mapping[str, int] = {}
-        if asking.table is not None:
-            moves, ends = await asking.table.plan(feed, store, moves)
+        if asking.sink is not None:
+            moves, ends = await asking.sink.plan(feed, store, moves)
         if not moves and not ends:
-            return moves, Outcome(done=(), refused={})
+            return moves, RewindOutcome(done=(), refused={})
         notes.print(_table(moves, asking.unit))
         if not asking.fence:
             _require_nobody(moves)
         if not asking.yes:
             confirm(_question(moves, group, asking, ends), abort=True, err=True)
-        if asking.table is None:
+        if asking.sink is None:
             return moves, await carry_out(store, moves, fence=asking.fence)
-        outcome, rows = await asking.table.carry_out(store, moves, ends, fence=asking.fence)
-        notes.print(f"{counted(rows, 'row')} removed from the table", highlight=False)
+        with steps("removing rows of the sink"):
+            outcome, rows = await asking.sink.carry_out(store, moves, ends, fence=asking.fence)
+        notes.print(f"{counted(rows, 'row')} removed from the sink", highlight=False)
         return moves, outcome
     except StoreUnavailable:
-        notes.print("some partitions may have been moved: look with leasehold lag", highlight=False)
+        text = "some partitions may have been moved: look with leasehold lag"
+        notes.print(typeable(text), highlight=False)
         raise
     finally:
         await store.close()
@@ -162,15 +165,23 @@ def _question(moves: Sequence[Move], group: Group, asking: _Asking, ends: Mappin
     effects = [f"{counted(again, asking.unit)} will be delivered again"]
     if skipped:
         effects.append(f"{counted(skipped, asking.unit)} will be SKIPPED")
-    if asking.table is not None and ends:
-        effects.append(f"{counted(asking.table.rows_after(ends), 'row')} of the table will go")
+    if asking.sink is not None and ends:
+        effects.append(
+            f"{counted(asking.sink.rows_after(ends), 'row')} of the sink will be removed"
+        )
     if asking.fence and (alive := owners(moves)):
         effects.append(f"{', '.join(alive)} will be fenced off")
     return f"Move {counted(len(moves), 'partition')} of {group}? {'; '.join(effects)}."
 
 
-def _table(moves: Sequence[Move], unit: str) -> Table:
-    table = Table("partition", "owner", "from", "", "to", "effect")
+def _table(moves: Sequence[Move], unit: str) -> FittedTable:
+    left = ("partition", "owner", "effect")
+    table = FittedTable(
+        *(
+            Column(name=name, justify="left" if name in left else "right")
+            for name in ("partition", "owner", "from", "to", "effect")
+        )
+    )
     for move in moves:
         effect = f"{counted(move.again, unit)} again"
         if move.skipped:
@@ -179,14 +190,13 @@ def _table(moves: Sequence[Move], unit: str) -> Table:
             escape(move.partition),
             escape(move.lease.owner or "nobody"),
             f"{move.lease.checkpoint.next_sequence:,}",
-            "→",
             f"{move.to.next_sequence:,}",
             effect,
         )
     return table
 
 
-def _as_json(move: Move, outcome: Outcome) -> dict[str, object]:
+def _as_json(move: Move, outcome: RewindOutcome) -> dict[str, object]:
     return {
         "partition": move.partition,
         "owner": move.lease.owner,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import count
 
 from rich.console import Console
-from rich.table import Table
 
+from leasehold.cli.program import program
+from leasehold.cli.tables import Column, FittedTable
 from leasehold.cli.tour_live import live
 from leasehold.testing.sabotage import Sabotage
 from leasehold.testing.scale import scale
@@ -18,7 +19,7 @@ SHOWN = 18
 
 
 def tour() -> None:
-    """Show the leases at work: scaling, faults, and three real processes that share a hub.
+    """Show leases in action: scaling, faults, and three real processes that share a hub.
 
     The first parts run on virtual time, with the code that runs in production; the last starts a
     hub and three processes in a temporary folder, and kills one of them.
@@ -53,8 +54,8 @@ def tour() -> None:
     console.print("\n[bold]4. For real.[/] A hub, three processes of one group, and a kill:\n")
     live(console)
     console.print(
-        f"\nNext: [bold]make sim SEED={FAULTY_SEED}[/] for the whole trace, "
-        "[bold]make sim SEEDS=100[/] for a hundred groups, docs/architecture.md for how it works.",
+        f"\nNext: [bold]{program()} verify --seed {FAULTY_SEED}[/] for the whole trace, "
+        f"[bold]{program()} verify --seeds 100[/] for a hundred groups.",
         highlight=False,
     )
 
@@ -66,8 +67,9 @@ def _noticed(sabotage: Sabotage) -> tuple[int, str]:
     raise AssertionError("count() never ends")
 
 
-def _scaling() -> Table:
-    table = Table("instances", "even after", "moves", "least possible", "partitions per instance")
+def _scaling() -> FittedTable:
+    names = ("instances", "even after", "moves", "least possible", "partitions per instance")
+    table = FittedTable(*(Column(name=name) for name in names))
     for before, after in ((1, 3), (1, 12), (1, 20), (20, 5)):
         report = scale(before, after)
         table.add_row(

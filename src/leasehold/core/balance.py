@@ -10,40 +10,18 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from leasehold.core.model import Lease, Partition, Snapshot
+from leasehold.settings import Timing
 
 Assign = Callable[
     [Collection[str], Mapping[str, str], Collection[str], Mapping[str, float]], dict[str, str]
 ]
 """(partitions, current owners, members, weights) to owners; ``current`` may be partial."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """How fast a group notices and acts. Validated where the user gives it."""
-
-    lease_ttl_s: float = 10.0
-    balance_interval_s: float = 3.0
-    shed_timeout_s: float = 60.0
-    """How long a live owner may take to let go before it is overruled."""
-
-    @property
-    def patience_s(self) -> float:
-        """How long an unowned lease is left to the member it is meant for."""
-        return 1.25 * self.balance_interval_s
-
-    @property
-    def hurry_s(self) -> float:
-        """The pause between two looks while leases are changing hands."""
-        return self.balance_interval_s / 3
-
-    @property
-    def moment_s(self) -> float:
-        """How long members that come or go together may need until all of them have said so."""
-        return self.balance_interval_s / 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +70,11 @@ def by_count(
 
 
 def by_weight(threshold: float = 0.2) -> Assign:
-    """Even sums of weights. Nothing moves while the heaviest and the lightest member differ by less
-    than ``threshold`` of the mean load, nor where no single move would bring them closer."""
+    """Even sums of weights; 0 is one not known. Nothing moves while the heaviest and the lightest
+    member differ by less than ``threshold`` of the mean load, nor where no single move would bring
+    them closer. Weights that are all the same are evened out by count."""
+    if not 0 <= threshold < math.inf:
+        raise ValueError(f"threshold must be 0 or more, not {threshold!r}: 0.2 allows 20 %")
 
     def assign(
         partitions: Collection[str],
@@ -103,11 +84,13 @@ def by_weight(threshold: float = 0.2) -> Assign:
     ) -> dict[str, str]:
         if not members:
             return {}
-        owned: dict[str, list[tuple[float, str]]] = {member: [] for member in sorted(members)}
-        pool: list[tuple[float, str]] = []
+        exact = _exact({partition: weights.get(partition, 0.0) for partition in partitions})
+        if len(set(exact.values())) <= 1:
+            return by_count(partitions, current, members, weights)
+        owned: dict[str, list[tuple[int, str]]] = {member: [] for member in sorted(members)}
+        pool: list[tuple[int, str]] = []
         for partition in sorted(partitions):
-            entry = (max(weights.get(partition, 1.0), 0.0), partition)
-            owned.get(current.get(partition, ""), pool).append(entry)
+            owned.get(current.get(partition, ""), pool).append((exact[partition], partition))
         load = {member: sum(weight for weight, _ in mine) for member, mine in owned.items()}
         light = [(load[member], len(mine), member) for member, mine in owned.items()]
         heapq.heapify(light)
@@ -122,11 +105,27 @@ def by_weight(threshold: float = 0.2) -> Assign:
     return assign
 
 
+def _exact(weights: Mapping[str, float]) -> dict[str, int]:
+    """The weights as whole numbers of one small unit: sums of floats depend on their order, and a
+    rounded sum can make a swap back and forth look like progress each time. One that is not known
+    counts as much as the others do on average, or the first that was measured would look heavy."""
+    ratios = {
+        partition: weight.as_integer_ratio()
+        for partition, weight in weights.items()
+        if 0 < weight < math.inf
+    }
+    unit = max((below for _, below in ratios.values()), default=1)  # all are powers of two
+    known = {partition: above * (unit // below) for partition, (above, below) in ratios.items()}
+    usual = sum(known.values()) // len(known) if known else 1
+    return {partition: known.get(partition, usual) for partition in weights}
+
+
 def _even_out(
-    owned: dict[str, list[tuple[float, str]]], load: dict[str, float], threshold: float
+    owned: dict[str, list[tuple[int, str]]], load: dict[str, int], threshold: float
 ) -> None:
-    """Move single partitions from the heaviest to the lightest member while it helps."""
-    allowed = threshold * sum(load.values()) / len(load)
+    """Move single partitions from the heaviest to the lightest member while it helps: each move
+    leaves both below what the heaviest had, so it ends."""
+    allowed = math.floor(Fraction(threshold) * sum(load.values()) / len(load))
     for mine in owned.values():
         mine.sort()
     order = sorted((weight, member) for member, weight in load.items())
@@ -134,11 +133,11 @@ def _even_out(
         (most, heavy), (least, light) = order[-1], order[0]
         gap = most - least
         # The best single move is the one closest to half the gap; one of the whole gap only swaps.
-        at = bisect_left(owned[heavy], (gap / 2, ""))
+        at = bisect_left(owned[heavy], (-(-gap // 2), ""))
         near = [entry for entry in owned[heavy][max(at - 1, 0) : at + 1] if 0 < entry[0] < gap]
         if not near:
             return
-        entry = min(near, key=lambda entry: (abs(entry[0] - gap / 2), entry[1]))
+        entry = min(near, key=lambda entry: (abs(2 * entry[0] - gap), entry[1]))
         owned[heavy].remove(entry)
         insort(owned[light], entry)
         order = order[1:-1]
@@ -164,15 +163,31 @@ def leasable(snapshot: Snapshot, known: Collection[Partition]) -> tuple[Lease, .
     does a child's while its parent's is not read to the end, which can be there already if it was
     made by somebody who did not see the parent's."""
     above: dict[str, tuple[str, ...]] = {}
+    merged = _merged(known)
     for partition in known:
         line = (partition.id, *partition.ancestors)
-        above.update((name, line[n + 1 :]) for n, name in enumerate(line))
+        for n, name in enumerate(line):
+            apart = merged if name in merged else frozenset()
+            above[name] = tuple(each for each in line[n + 1 :] if each not in apart)
     here = {lease.partition for lease in snapshot.leases}
     return tuple(
         lease
         for lease in snapshot.leases
         if lease.partition in above and here.isdisjoint(above[lease.partition])
     )
+
+
+def _merged(known: Collection[Partition]) -> frozenset[str]:
+    """Partitions that were merged into another: what was split lives on in two at least. They have
+    no order among themselves: each is read on, by its own keys."""
+    times = Counter(name for partition in known for name in partition.ancestors)
+    return frozenset(name for name, number in times.items() if number == 1)
+
+
+def read_by_others(snapshot: Snapshot, known: Collection[Partition]) -> frozenset[str]:
+    """Partitions that get no lease, as those that were merged into them have theirs still."""
+    leased = {lease.partition for lease in snapshot.leases} & _merged(known)
+    return frozenset(each.id for each in known if not leased.isdisjoint(each.ancestors))
 
 
 def missing(snapshot: Snapshot, known: Collection[Partition]) -> tuple[str, ...]:
@@ -198,13 +213,21 @@ def plan(
     timing: Timing,
     met: Collection[str] | None = None,
     leaving: bool = False,
+    given_up: Collection[str] = (),
+    missed: Collection[tuple[str, int]] = (),
     assign: Assign = by_count,
 ) -> Plan:
     """What this instance does now. ``held`` are the partitions it works on or is letting go;
     ``waiting`` and ``met`` are the last plan's, and its members (None: it knows them all); ``now``
-    is its own monotonic clock."""
-    leases, held = leasable(snapshot, known), frozenset(held)
-    members = live_members(snapshot) | {me}
+    is its own monotonic clock; ``given_up`` is what others should take first; ``missed`` are
+    (partition, epoch) that followed an offer to it which it did not come for, so that their owners
+    may keep them for a while."""
+    doubted, held = snapshot.doubted - {me}, frozenset(held)
+    # Who may be dead gets nothing, and as it may be alive keeps what it has. Nothing is shed before
+    # that is known, or it would move again.
+    leases = [x for x in leasable(snapshot, known) if _holder(x, timing) not in doubted]
+    members = (live_members(snapshot) - doubted) | {me}
+    others = live_members(snapshot) - {me}  # who may be dead may also be alive, and take things
     if leaving:
         members.discard(me)
     heartbeats = {member.instance for member in snapshot.members}
@@ -214,25 +237,30 @@ def plan(
         members,
         {lease.partition: lease.weight for lease in leases},
     )
-    take, still_waiting, settled = [], {}, True
+    take, still_waiting, settled = [], {}, not doubted
     for lease in leases:
         meant_for = target.get(lease.partition)
         if not lease.live or lease.owner != meant_for:
             settled = False
         if leaving or lease.partition in held:
             continue
+        if lease.partition in given_up and lease.owner != me and others:
+            if _unowned_s(lease) < 2 * timing.patience_s:
+                continue  # as long as a live owner has it, too
+            meant_for = me  # nobody else takes it either
         if lease.owner == me or (not lease.live and meant_for == me):
             take.append(lease)
         elif not lease.live or meant_for == me:
-            since = waiting.get((lease.partition, lease.epoch), now)
-            still_waiting[lease.partition, lease.epoch] = since
+            key = (lease.partition, lease.epoch)
+            since = now if lease.live and key in missed else waiting.get(key, now)
+            still_waiting[key] = since
             if _overdue(lease, now - since, timing, cooperative=lease.owner in heartbeats):
                 take.append(lease)
     shed = {p: target.get(p) for p in sorted(held) if target.get(p) != me}
     look_again = bool(shed) and not leaving and met is not None and not members <= set(met)
     return Plan(
         take=tuple(take),
-        shed={} if look_again else shed,
+        shed={} if look_again or (doubted and not leaving) else shed,
         waiting=still_waiting,
         settled=settled,
         members=frozenset(members),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, cast
 
+from leasehold.core import strict_json
 from leasehold.core.event import Event, Properties, Property
 
 Operation = Literal["insert", "replace", "upsert", "delete"]
+Mode = Literal["latest", "all"]
+"""Of a change feed: each document's newest state, or all versions."""
 
 
 class Change(NamedTuple):
@@ -30,6 +35,8 @@ class Change(NamedTuple):
     previous: dict[str, Any] | None = None
     expired: bool = False
     """It was deleted because its time to live was over."""
+    more_follow: bool = False
+    """Others of the same transaction, with the same LSN."""
 
     @property
     def lsn(self) -> int:
@@ -65,17 +72,29 @@ class Change(NamedTuple):
         """The change that was kept as an event: a dead letter, on its way back to a handler."""
         previous = event.properties.get("previous")
         return cls(
-            document=json.loads(event.body),
+            document=strict_json.loads(event.body),
             operation=cast(Operation, event.properties.get("operation", "upsert")),
             sequence=event.sequence,
             offset=event.offset,
             enqueued_at=event.enqueued_at,
             partition=event.partition,
             partition_key=event.partition_key,
-            previous=None if previous is None else json.loads(str(previous)),
+            previous=None if previous is None else strict_json.loads(str(previous)),
             expired=bool(event.properties.get("expired", False)),
         )
 
 
 def _text(document: dict[str, Any] | None) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What one read by hand gave."""
+
+    changes: Sequence[Change]
+    continuation: str
+    """Where to go on in this range."""
+    children: Mapping[str, str] = field(default_factory=dict)
+    """Not empty: the range was split and is read to its end. Go on in these, by range, from these
+    continuations."""

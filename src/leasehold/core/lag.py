@@ -54,7 +54,7 @@ class PartitionLag:
 
     @property
     def beyond_end(self) -> bool:
-        """The checkpoint is of another feed: this one was made anew, or cut short."""
+        """The checkpoint is of another feed: this one was recreated, or cut short."""
         return self.checkpoint is not None and self.checkpoint > self.end
 
 
@@ -87,7 +87,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class GroupRates:
     partitions: tuple[Rate, ...]
 
     @property
@@ -176,7 +176,7 @@ def stuck(earlier: Lag, later: Lag, *, longer_than_s: float) -> tuple[str, ...]:
     )
 
 
-def rates(earlier: Lag, later: Lag, incoming: Mapping[str, int] | None = None) -> Rates | None:
+def rates(earlier: Lag, later: Lag, incoming: Mapping[str, int] | None = None) -> GroupRates | None:
     """Events per second between two observations; None if no time has passed between them.
 
     A partition that is new in the later one has no rate yet: zero. ``incoming`` holds what the feed
@@ -187,7 +187,7 @@ def rates(earlier: Lag, later: Lag, incoming: Mapping[str, int] | None = None) -
     if elapsed_s <= 0:
         return None
     before = {p.partition: p for p in earlier.partitions}
-    return Rates(
+    return GroupRates(
         partitions=tuple(
             _rate(before.get(now.partition, now), now, elapsed_s, came.get(now.partition, 0))
             for now in later.partitions

@@ -1,12 +1,14 @@
-"""The values everything else is made of.
+"""The values that everything else is built from.
 
 Times are ages by the store's own clock (``age_s``), never points in time, so that no instance's
-clock can be compared with another's by accident.
+clock can be compared with another's by accident. ``core.watch`` says which of them to believe.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from leasehold.settings import TIMING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -59,8 +61,9 @@ class Lease:
     (``describe`` puts it in words)."""
     offered_to: str | None = None
     """While unowned: the member it was released to."""
-    weight: float = 1.0
-    ttl_s: float = 10.0
+    weight: float = 0.0
+    """What it takes to work on it, in events per second; 0 while nobody knows."""
+    ttl_s: float = TIMING.lease_ttl_s
     age_s: float = 0.0
     """Seconds since the last change of ownership or renewal."""
 
@@ -83,9 +86,11 @@ class Member:
 
     instance: str
     incarnation: str
-    ttl_s: float = 10.0
+    ttl_s: float = TIMING.lease_ttl_s
     leaving: bool = False
     age_s: float = 0.0
+    version: str = ""
+    """Changes with every heartbeat; the store gives it."""
 
     @property
     def expired(self) -> bool:
@@ -94,7 +99,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """A lease as operators and other processors know it (SPEC E7)."""
+    """A lease as operators and other processors know it (requirement E7)."""
 
     namespace: str
     hub: str
@@ -115,6 +120,8 @@ class Snapshot:
     """Unix time by the store's clock; for people to read, not for deciding expiry."""
     replaced: frozenset[str] = field(default_factory=frozenset)
     """Partitions whose lease was split into others; they never get a lease again."""
+    doubted: frozenset[str] = field(default_factory=frozenset)
+    """Instances that may be dead or alive, as far as the one who looks can tell."""
 
     def ownership(self) -> tuple[Ownership, ...]:
         return tuple(
@@ -128,3 +135,9 @@ class Snapshot:
             )
             for lease in self.leases
         )
+
+
+def partition_order(name: str) -> tuple[int, int, str]:
+    """To sort partitions as people count them: 2 comes before 10, and numbers before names."""
+    number = name.isascii() and name.isdigit()
+    return (0, int(name), name) if number else (1, 0, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -24,6 +24,17 @@ class Range:
 
     def __len__(self) -> int:
         return self.end - self.first
+
+
+def without(ranges: Sequence[Range], begin_at: Mapping[str, object]) -> list[Range]:
+    """What is left to do of each range once its partition begins at that sequence. A partition with
+    anything but a sequence is left out; one that is not named stays as it is."""
+    left = []
+    for each in ranges:
+        first = begin_at.get(each.partition, each.first)
+        if isinstance(first, int) and first < each.end:
+            left.append(replace(each, first=max(first, each.first)))
+    return left
 
 
 def pick(backlogs: Sequence[Range], max_events: int, *, turn: int = 0) -> tuple[Range, ...]:

@@ -17,58 +17,22 @@ that is known about the events from the checkpoint on, and a search is resumed j
 Only tries alone can make an event poison, and they have numbers of their own. Therefore neither a
 batch of another size nor a ``Retry`` with other settings can condemn an event never tried alone.
 
-A crash counts too. Whoever drives a ``Bisection`` writes its ``attempts_if_unfinished`` to the
+A crash counts too. The caller of a ``Bisection`` writes its ``attempts_if_unfinished`` to the
 lease before a try, unless its ``attempts`` is still 0: healthy batches cost no write. Instead,
-whoever takes the lease from an owner that died resumes with at least 1.
+the instance that takes over from a dead owner resumes with at least 1.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
-Then = Literal["retry-forever", "stop", "dead-letter"]
+from leasehold.settings import Retry
+
 Do = Literal["again", "bisect", "dead-letter", "give-up"]
 
 ALONE = 1_000_000
 WITHIN = 2_000_000
-ATTEMPTS_MAX = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
-    """How often to try, how long to wait between, and what then."""
-
-    attempts: int = 5
-    then: Then = "retry-forever"
-    backoff_s: float = 1.0
-    backoff_max_s: float = 60.0
-    factor: float = 2.0
-
-    def __post_init__(self) -> None:
-        _require(1 <= self.attempts <= ATTEMPTS_MAX, "attempts", f"1 to {ATTEMPTS_MAX}", self)
-        _require(self.then in get_args(Then), "then", f"one of {', '.join(get_args(Then))}", self)
-        _require(0 <= self.backoff_s < math.inf, "backoff_s", "0 or more", self)
-        _require(
-            self.backoff_s <= self.backoff_max_s < math.inf,
-            "backoff_max_s",
-            f"backoff_s ({self.backoff_s}) or more",
-            self,
-        )
-        _require(1 <= self.factor < math.inf, "factor", "1 or more", self)
-
-    def delay_s(self, tries: int, chance: float) -> float:
-        """The wait after that many failed tries.
-
-        Half of it is fixed, so that nothing ever spins; half is by ``chance`` in [0, 1), so that
-        partitions that failed together do not come back together.
-        """
-        try:
-            full = self.backoff_s * float(self.factor) ** max(0, tries - 1)
-        except OverflowError:
-            full = self.backoff_max_s
-        return min(full, self.backoff_max_s) * (1 + chance) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +60,14 @@ def describe(attempts: int) -> str:
     if attempts >= ALONE:
         return f"next event failed {attempts - ALONE} times alone"
     return f"batch failed {attempts} times" if attempts else "no failure"
+
+
+def describe_try(retry: Retry, attempts: int) -> str:
+    """The try that has just failed, for a log."""
+    if attempts >= WITHIN:
+        return f"one of the next {attempts - WITHIN} events fails"
+    most = "" if retry.then == "retry-forever" else f" of {retry.attempts}"
+    return f"try {_tries(attempts)}{most}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +147,3 @@ def resume(retry: Retry, first: int, end: int, attempts: int = 0) -> Bisection:
 
 def _tries(attempts: int) -> int:
     return attempts - ALONE if attempts >= ALONE else attempts
-
-
-def _require(holds: bool, setting: str, wanted: str, retry: Retry) -> None:
-    if not holds:
-        raise ValueError(f"Retry: {setting} must be {wanted}, but is {getattr(retry, setting)!r}")

@@ -1,4 +1,4 @@
-"""Where a group begins on a partition that it has no checkpoint for (SPEC E15)."""
+"""Where a group begins on a partition that it has no checkpoint for (requirement E15)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any
 
 FORMS = (
     "'earliest', 'latest', 'sequence:N', 'offset:N', 'time:2026-01-31T12:00:00Z', "
-    "a sequence number, or a datetime with a time zone"
+    "'committed:GROUP', 'leases:URL', a sequence number, or a datetime with a time zone"
+)
+NO_STOCK_LEASES = "start 'leases:…': only feeds of Cosmos DB begin so; give another start"
+NOTHING_COMMITTED = (
+    "start 'committed:{group}': only Kafka keeps offsets of consumer groups; give another start"
 )
 
 
@@ -44,13 +48,31 @@ class AtTime:
     time: datetime
 
 
-Start = Earliest | Latest | AtSequence | AtOffset | AtTime
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Where a consumer group of the outside system itself, such as Kafka, has got to."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class StockLeases:
+    """Where the outside system's own processors have got to, by the leases that they wrote."""
+
+    url: str
+
+
+Start = Earliest | Latest | AtSequence | AtOffset | AtTime | Committed | StockLeases
 
 
 def parse(value: Any) -> Start:
     """A start position from what a user wrote. Raises ``ValueError`` saying what would do."""
     if isinstance(value, Earliest | Latest):
         return value
+    if isinstance(value, Committed):
+        return _committed(value.group, value)
+    if isinstance(value, StockLeases):
+        return _stock_leases(value.url, value)
     if isinstance(value, AtOffset):
         return _at_offset(value.offset, value)
     if isinstance(value, AtTime | datetime):
@@ -91,6 +113,10 @@ def _parse_text(text: str) -> Start:
             return _at_offset(rest, text)
         case "time", True:
             return _at_time(rest, text)
+        case "committed", True:
+            return _committed(rest, text)
+        case "leases", True:
+            return _stock_leases(rest, text)
     raise _unknown(text)
 
 
@@ -107,6 +133,20 @@ def _at_offset(value: Any, given: Any) -> AtOffset:
     if not text:
         raise ValueError(f"start {given!r}: the offset is missing")
     return AtOffset(text)
+
+
+def _committed(value: Any, given: Any) -> Committed:
+    group = str(value).strip()
+    if not group:
+        raise ValueError(f"start {given!r}: the name of the consumer group is missing")
+    return Committed(group)
+
+
+def _stock_leases(value: Any, given: Any) -> StockLeases:
+    url = str(value).strip()
+    if "://" not in url:
+        raise ValueError(f"start {given!r}: write leases: and the URL of a lease container")
+    return StockLeases(url)
 
 
 def _at_time(value: Any, given: Any) -> AtTime:

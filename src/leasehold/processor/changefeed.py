@@ -1,16 +1,18 @@
-"""``ChangeFeedProcessor``: the user's function on every change of a container (SPEC C1 to C13)."""
+"""``ChangeFeedProcessor``: a function on every change of a container (requirements C1 to C13)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from leasehold.core.start import AtTime, Earliest, Latest, Start, parse
+from leasehold.core.start import AtTime, Earliest, Latest, Start, StockLeases, parse
 from leasehold.errors import BadInput
 from leasehold.ports import Feed, LeaseStore
+from leasehold.processor.keywords import ChangeFeedKeywords
 from leasehold.processor.processor import Processor
+from leasehold.settings import CHANGES_PACE
 
 log = logging.getLogger("leasehold")
 WORDS: Mapping[str, Start] = {"now": Latest(), "beginning": Earliest()}
@@ -34,15 +36,30 @@ class ChangeFeedProcessor(Processor):
         instance: str | None = None,
         start: str | datetime | None = None,
         mode: Literal["latest", "all"] = "latest",
-        max_items: int = 100,
-        poll_interval_s: float = 1.0,
+        max_items: int = CHANGES_PACE.max_events,
+        poll_interval_s: float = CHANGES_PACE.poll_interval_s,
         on_error: Callable[..., Any] | None = None,
         on_lease_acquired: Callable[..., Any] | None = None,
         on_lease_released: Callable[..., Any] | None = None,
-        **settings: Any,
+        **settings: Unpack[ChangeFeedKeywords],
     ) -> None:
-        """``start``: ``"now"`` (if not given), ``"beginning"`` or a time. It counts when the unit's
-        leases are first made, and never again. ``settings``: those of ``Processor``."""
+        """
+        Args:
+            name: what the unit is for: all instances of that name share the ranges
+            on_changes: the handler for a sequence of changes
+            store: where the unit keeps its leases: `open_store(url)`
+            instance: its name; none: hostname, PID and a random suffix
+            start: `"now"` (if not given), `"beginning"`, a time, or `"leases:cosmos://…"`: where
+                Azure's own processor stood. It counts when the unit's leases are first made, and
+                never again
+            mode: `"latest"`: the newest version of each document; `"all"`: every change, deletes
+                as well
+            max_items: the most changes that a handler is given at a time
+            on_error: told of every error: of handlers, container and store
+            on_lease_acquired: called before the first change of a range
+            on_lease_released: called after the last one, with the reason
+            settings: those of `Processor`
+        """
         if not isinstance(name, str) or not name.strip():
             raise BadInput(f"name must be what the unit is for, such as notify, not {name!r}")
         if max_items < 1:
@@ -63,7 +80,7 @@ class ChangeFeedProcessor(Processor):
             **settings,
         )
 
-    async def run_async(self, *, until_drained: bool = False) -> None:
+    async def _prepare(self) -> None:
         if self._start_given is not None and await self._has_leases():
             log.warning(
                 "start=%r has no effect: %s has had its leases since an earlier start and goes on "
@@ -71,7 +88,6 @@ class ChangeFeedProcessor(Processor):
                 self._start_given,
                 self.group,
             )
-        await super().run_async(until_drained=until_drained)
 
     async def _has_leases(self) -> bool:
         try:
@@ -96,9 +112,9 @@ def _start(value: str | datetime) -> Start:
         start = parse(value)
     except ValueError:
         start = None
-    if isinstance(start, AtTime):
+    if isinstance(start, AtTime | StockLeases):
         return start
     raise BadInput(
-        f'start must be "now", "beginning" or a time with a time zone, such as '
-        f'"time:2026-01-31T12:00:00Z", not {value!r}'
+        f'start must be "now", "beginning", a time with a time zone, such as '
+        f'"time:2026-01-31T12:00:00Z", or "leases:cosmos://…", not {value!r}'
     )

@@ -1,7 +1,8 @@
 """The user's functions: plain or async, with or without a context, behind one async face.
 
-Plain functions run in threads, so that a slow one holds up its own partition only. A whole run of
-events goes to a thread at once; between two events it asks whether to stop.
+Plain functions run in threads, so that a slow one holds up its own partition only; async ones on
+the loop of whoever runs the processor. A whole run of events goes there at once; between two events
+it asks whether to stop.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from leasehold.core import progress
 from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Checkpoint, Lease
 from leasehold.errors import BadInput, LeaseLost
+from leasehold.processor.apart import call_on
+
+T = TypeVar("T")
 
 Stop = Callable[[int], bool]
 """Told how many events are done; True: no more for now."""
@@ -26,6 +31,9 @@ class Outcome:
     done: int
     """Events finished, from the front."""
     error: BaseException | None = None
+    behind: Checkpoint | None = None
+    """Where those end, if the handler can tell; else the last of them does, which may have to be
+    read for that."""
 
 
 class Once(Sequence[Any]):
@@ -52,6 +60,15 @@ class Once(Sequence[Any]):
         return map(self._made[0].__getitem__, self._range)
 
 
+class NotHandled(Exception):
+    """Of a handler that is not the user's own: no more than ``done`` events were done, and nothing
+    is wrong. The others come again, here or wherever the lease is next."""
+
+    def __init__(self, why: str, *, done: int = 0, behind: Checkpoint | None = None) -> None:
+        super().__init__(why)
+        self.done, self.behind = done, behind
+
+
 class Quit(Exception):
     """A callback wants the program to end (``sys.exit``), or was cancelled from within."""
 
@@ -67,8 +84,11 @@ class Context:
         self,
         lease: Lease,
         instance: str,
-        save: Callable[[Checkpoint], Awaitable[bool]],
-        bury: Callable[[Any, BaseException | str], Awaitable[None]] | None = None,
+        save: Callable[[Checkpoint], Coroutine[Any, Any, bool]],
+        bury: Callable[[Any, BaseException | str], Coroutine[Any, Any, None]] | None = None,
+        *,
+        over: Callable[[], bool] = lambda: False,
+        home: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.group = lease.group
         self.partition = lease.partition
@@ -76,13 +96,22 @@ class Context:
         self.instance = instance
         self._event: Any = None
         self._events: Sequence[Any] = ()
-        self._save, self._bury = save, bury
+        self._save, self._bury, self._over = save, bury, over
         self._loop = asyncio.get_running_loop()
+        self._home = home
 
     @property
     def latest(self) -> Any:
         """The last event given to the handler; None before the first."""
         return self._events[-1] if len(self._events) else self._event
+
+    def _let_go(self) -> None:
+        """Keep the latest event and not the batch that it came in, which may be large."""
+        self._event, self._events = self.latest, ()
+
+    def _forget(self) -> None:
+        """Nobody will ask for the latest event."""
+        self._event, self._events = None, ()
 
     def checkpoint(self, event: Any = None) -> None:
         """For plain handlers: everything up to this event (or the latest) is done. Returns when it
@@ -99,7 +128,7 @@ class Context:
                 f"event {event.sequence} is of partition {event.partition}, and this context of "
                 f"partition {self.partition}: each has checkpoints of its own"
             )
-        if not await self._save(Checkpoint(next_sequence=event.sequence + 1, token=event.offset)):
+        if not await self._apart(self._save(progress.behind(event))):
             raise self._lost(f"the checkpoint behind event {event.sequence} was not written")
 
     def dead_letter(self, event: Any, error: BaseException | str) -> None:
@@ -111,16 +140,29 @@ class Context:
         """The same for async handlers."""
         if self._bury is None:
             raise BadInput("there is no dead-letter store: give the processor dead_letters=")
-        await self._bury(event, error)
+        await self._apart(self._bury(event, error))
 
     def _from_thread(
         self, instead: str, function: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
     ) -> None:
-        if _running_loop() is self._loop:
+        here = _running_loop()
+        if here is not None and here in (self._loop, self._home):
             raise BadInput(f"an async handler does this with: await context.{instead}(…)")
-        if not self._loop.is_running():
-            raise self._lost("the processor has stopped")
+        self._require_running()
         asyncio.run_coroutine_threadsafe(function(*arguments), self._loop).result()
+
+    async def _apart(self, work: Coroutine[Any, Any, T]) -> T:
+        """Where the store and its connections are, which is not where handlers run."""
+        try:
+            self._require_running()
+        except LeaseLost:
+            work.close()
+            raise
+        return await call_on(self._loop, work)
+
+    def _require_running(self) -> None:
+        if self._over() or not self._loop.is_running():
+            raise self._lost("the processor has stopped")
 
     def _lost(self, what: str) -> LeaseLost:
         return LeaseLost(
@@ -141,6 +183,7 @@ class Handlers:
         on_partition_open: Callable[..., Any] | None,
         on_partition_close: Callable[..., Any] | None,
         threads: Executor,
+        handles_here: bool = False,
     ) -> None:
         if (on_event is None) == (on_batch is None):
             raise BadInput("give either on_event= (one event a call) or on_batch= (a list)")
@@ -150,9 +193,19 @@ class Handlers:
         else:
             self._handle = _Function(on_batch, "on_batch", 1)
         self._error = _optional(on_error, "on_error", 1)
+        functions = (self._handle, self._error)
+        self.takes_context = any(each is not None and each.takes_context for each in functions)
         self._open = _optional(on_partition_open, "on_partition_open", 0)
         self._close = _optional(on_partition_close, "on_partition_close", 1)
+        shown = (self._open, self._close)
+        self._shows_context = self.takes_context or any(
+            each is not None and each.takes_context for each in shown
+        )
         self._threads = threads
+        self._handles_here = handles_here
+        self.home: asyncio.AbstractEventLoop | None = None
+        """The loop that the user's async functions run on; None: the one that they are called on.
+        """
         self.left_behind: set[Future[Any]] = set()
         """Calls of plain functions that nobody waits for any more, and that are still running."""
 
@@ -163,10 +216,10 @@ class Handlers:
     async def handle(self, events: Sequence[Any], context: Context, stop: Stop) -> Outcome:
         if self._handle.is_async:
             each = self._each_async if self.one_by_one else self._whole_async
-            return await each(events, context, stop)
+            whole_run = each(events, context, stop)
+            return await (whole_run if self._handles_here else call_on(self._at(), whole_run))
         run = self._each if self.one_by_one else self._whole
-        loop = asyncio.get_running_loop()
-        outcome: Outcome = await self._in_thread(run, events, context, stop, loop)
+        outcome: Outcome = await self._in_thread(run, events, context, stop, self._at())
         return outcome
 
     async def error(self, error: BaseException, context: Context | None) -> None:
@@ -226,30 +279,45 @@ class Handlers:
             _finish(self._handle.call(events, context), loop)
         except BaseException as error:
             return Outcome(done=0, error=error)
+        finally:
+            self._over(context)
         return Outcome(done=len(events))
 
     async def _whole_async(self, events: Sequence[Any], context: Context, stop: Stop) -> Outcome:
         context._events = events
         try:
             await self._handle.call(events, context)
+        except NotHandled as left:
+            return Outcome(done=left.done, behind=left.behind)
         except BaseException as error:
             if _ours(error):
                 raise
             return Outcome(done=0, error=error)
+        finally:
+            self._over(context)
         return Outcome(done=len(events))
+
+    def _over(self, context: Context) -> None:
+        """Keep its latest event, which a feed may have to make, if any function can ask for it."""
+        if self._shows_context:
+            context._let_go()
+        else:
+            context._forget()
 
     async def _call(self, function: _Function | None, *arguments: Any) -> None:
         if function is None:
             return
         if function.is_async:
-            error = await _attempt_async(function.call, arguments)
+            error = await call_on(self._at(), _attempt_async(function.call, arguments))
         else:
-            loop = asyncio.get_running_loop()
-            error = await self._in_thread(_attempt, function.call, arguments, loop)
+            error = await self._in_thread(_attempt, function.call, arguments, self._at())
         if isinstance(error, Exception):
             raise error
         if error is not None:
             raise Quit(error) from error
+
+    def _at(self) -> asyncio.AbstractEventLoop:
+        return self.home or asyncio.get_running_loop()
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         future = self._threads.submit(function, *arguments)
@@ -275,15 +343,15 @@ class _Function:
             wanted = f"{own or 'no'} argument{'s' * (own != 1)}, or a context after that"
             raise BadInput(f"{name} must take {wanted}; {function!r} takes {takes}")
         self.function: Callable[..., Any] = function
-        self._own, self._wants_context = own, takes > own
+        self._own, self.takes_context = own, takes > own
 
     def call(self, *arguments: Any) -> Any:
         """With the context last, which is left out if the function does not want it."""
-        return self.function(*(arguments if self._wants_context else arguments[: self._own]))
+        return self.function(*(arguments if self.takes_context else arguments[: self._own]))
 
     def extra(self, context: Context) -> tuple[Context, ...]:
         """What to give the function behind its own arguments."""
-        return (context,) if self._wants_context else ()
+        return (context,) if self.takes_context else ()
 
 
 def _optional(function: Callable[..., Any] | None, name: str, own: int) -> _Function | None:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
+from math import isqrt
 from typing import Any, Protocol, TypeVar
 from zlib import crc32
 
-from leasehold.clock import within
+from leasehold.clock import gather_all, within
 from leasehold.core.balance import (
     Assign,
     Plan,
-    Timing,
     by_count,
     expires_in_s,
     missing,
@@ -26,14 +25,19 @@ from leasehold.core.balance import (
     plan,
 )
 from leasehold.core.lifecycle import Reason
-from leasehold.core.model import Group, Member
+from leasehold.core.model import Checkpoint, Group, Member, Snapshot
+from leasehold.core.watch import Watched, watch
 from leasehold.errors import BadInput, InstanceReplaced, PositionGone
-from leasehold.ports import Clock, Feed, LeaseStore
-from leasehold.processor.pump import Hold, Report
+from leasehold.ports import Clock, Feed, LeaseStore, Renewed
+from leasehold.processor.offers import Offers
+from leasehold.processor.work import Hold, Report
+from leasehold.settings import TIMING, Timing
 
 T = TypeVar("T")
-TAKE_MAX = 128
-"""Leases taken in one request: a store with a record at a time must get done within a timeout."""
+LEASES_MAX = 128
+"""Leases in one request: a store with a record at a time must get done within a timeout."""
+LOCATE_MAX = 32
+"""Start positions that the feed is asked for at once."""
 
 
 class Worker(Protocol):
@@ -45,27 +49,9 @@ class Worker(Protocol):
 
     def lose(self) -> None: ...
 
+    def wake(self) -> None: ...
+
     async def run(self) -> Reason: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Timing):
-    request_timeout_s: float = 5.0
-    drain_timeout_s: float = 60.0
-    """How long an orderly stop waits for work in hand."""
-
-    def check(self) -> None:
-        """Refuse settings that cannot work, by name."""
-        for name in ("lease_ttl_s", "balance_interval_s", "shed_timeout_s", "request_timeout_s"):
-            if not 0 < getattr(self, name) < inf:
-                raise BadInput(f"{name} must be more than 0 seconds, not {getattr(self, name)!r}")
-        if not 0 <= self.drain_timeout_s < inf:
-            raise BadInput(f"drain_timeout_s must be 0 or more, not {self.drain_timeout_s!r}")
-        if self.lease_ttl_s < 2 * self.balance_interval_s:
-            raise BadInput(
-                f"lease_ttl_s={self.lease_ttl_s:g} leaves no time for a second renewal: make it at "
-                f"least twice balance_interval_s ({2 * self.balance_interval_s:g})"
-            )
 
 
 class Host:
@@ -80,12 +66,12 @@ class Host:
         start_worker: Callable[[Hold], Worker],
         clock: Clock,
         report: Report,
-        settings: Settings | None = None,
+        settings: Timing = TIMING,
         start: Any = "earliest",
         assign: Assign = by_count,
         weigh: Callable[[str], float] = lambda partition: 1.0,
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = settings
         self.settings.check()
         if not instance.strip():
             raise BadInput("instance must be a name, for example worker-1")
@@ -104,21 +90,33 @@ class Host:
         self._tasks: dict[str, asyncio.Task[Reason]] = {}
         self._waiting: Mapping[tuple[str, int], float] = {}
         self._met: frozenset[str] = frozenset()
-        self._looked_at = 0.0
+        self._watched: Watched | None = None
+        self._heard_at, self._cut_off = clock.monotonic(), False
+        """When the store last answered, and whether it was silent for long since the last look."""
+        self._unknown: dict[str, None] = {}
+        """Held partitions whose last renewal got no answer; those tried last are at the end."""
+        self._at_once = LEASES_MAX
+        """How many of these are renewed in one request."""
         self._unsettled_since: float | None = None
+        self.offers = Offers()
         self._wake = asyncio.Event()
         self._stopping_since: float | None = None
         self._announced = False
+        self._turned_at: float | None = None
+        """When the loop last made a step; None: it has not begun."""
+        self._renewed_at: float | None = None
+        """When this instance last said that it is there, and renewed what it holds."""
 
     async def run(self) -> None:
         """Take part in the group until ``stop``; then pass everything on and leave."""
         joined = ready = False
+        self._heard_at = self._clock.monotonic()  # it may have been made long ago
         while not self._drained():
-            began = self._clock.monotonic()
+            began = self._turned_at = self._clock.monotonic()
             next_at = began + self._stride * self.settings.hurry_s
             try:
                 if not joined:
-                    await self._ask(self._store.join(self.group, self._member()))
+                    await self._ask_store(self._store.join(self.group, self._member()))
                     joined = True
                 next_at = await self._tick(began)
                 ready = True
@@ -132,6 +130,8 @@ class Host:
                     if joined:
                         await self._leave()
                     raise
+                if self._watched is None:
+                    self._cut_off = True  # others may have come up to the same silent store
                 self._report(f"upkeep of {self.group} at {self.instance}", error)
                 if self._stopping_since is not None:  # whoever shall have them: begin nothing more
                     for worker in self.workers.values():
@@ -139,11 +139,31 @@ class Host:
             await self._sleep(max(next_at - self._clock.monotonic(), 0.0))
         await self._leave()
 
+    @property
+    def is_turning(self) -> bool:
+        """Whether the loop makes its steps. Other threads may ask."""
+        turned_at = self._turned_at
+        now = self._clock.monotonic()
+        return turned_at is None or now - turned_at <= self.settings.alive_s
+
+    @property
+    def is_renewing(self) -> bool:
+        """Whether it is a member and stays one. Other threads may ask."""
+        renewed_at, now = self._renewed_at, self._clock.monotonic()
+        fresh = renewed_at is not None and now - renewed_at <= self.settings.lease_ttl_s
+        return fresh and not self._unknown and self._stopping_since is None
+
     def stop(self) -> None:
         """Begin an orderly stop: finish batches in hand, checkpoint, release, leave."""
         if self._stopping_since is None:
             self._stopping_since = self._clock.monotonic()
             self._wake.set()
+
+    @property
+    def stopping_for_s(self) -> float | None:
+        """How long ago an orderly stop began; None: it did not."""
+        since = self._stopping_since
+        return None if since is None else self._clock.monotonic() - since
 
     def abandon(self) -> None:
         """End whatever is still under way here, now, without a word to anybody."""
@@ -153,33 +173,34 @@ class Host:
     async def _tick(self, began: float) -> float:
         """One round of upkeep; when to begin the next."""
         member = self._member()
-        if not await self._ask(self._store.heartbeat(self.group, member)):
-            raise InstanceReplaced(
-                f"instance {self.instance!r} of {self.group} was started again elsewhere; "
-                "this one stops. Give each instance a name of its own."
-            )
+        try:
+            await self._heartbeat(member)
+        except InstanceReplaced:
+            raise
+        except Exception:
+            await self._renew(reached=False)  # one bad record must not cost the others
+            raise
         if member.leaving and not self._announced:
             # Others that stop at the same moment say so, too, before anyone deals out its leases.
             self._announced = True
             if self._met - {self.instance}:
                 await self._clock.sleep(self.settings.moment_s)
         await self._renew()
-        known = await self._ask(self._feed.partitions())
-        snapshot = await self._ask(self._store.snapshot(self.group))
-        if new := missing(snapshot, known):
+        self._renewed_at = began
+        known = await self._meanwhile(self._ask(self._feed.partitions()))
+        snapshot = await self._look()
+        if self._stopping_since is None and (new := missing(snapshot, known)):
+            # One that appeared since the group began is all news, wherever the others began.
             begun = any(lease.epoch for lease in snapshot.leases)
-            starts = {
-                p: await self._ask(self._feed.locate(p, "earliest" if begun else self._start_of(p)))
-                for p in new  # one that appeared since then is all news, wherever the others began
-            }
-            await self._ask(self._store.create(self.group, starts))
-            snapshot = await self._ask(self._store.snapshot(self.group))
+            wanted = {p: "earliest" if begun else self._start_of(p) for p in new}
+            starts = await self._meanwhile(self._locate(wanted))
+            if starts is None:
+                return began
+            await self._ask_store(self._store.create(self.group, starts))
+            snapshot = await self._look()
         if self._stopping_since is not None and not self._announced:
             return began  # asked to stop meanwhile: the others must hear of it first
         now = self._clock.monotonic()
-        if now - self._looked_at > 2 * self.settings.balance_interval_s:
-            self._waiting = {}  # asleep or cut off meanwhile: nobody was kept waiting
-        self._looked_at = now
         todo = plan(
             snapshot,
             known,
@@ -190,8 +211,11 @@ class Host:
             now=now,
             timing=self.settings,
             leaving=self._stopping_since is not None,
+            given_up=self.offers.given_up(now),
+            missed=self.offers.missed(now),
             assign=self._assign,
         )
+        self.offers.look(snapshot, self.instance, todo.members, now)
         await self._follow(todo)
         if todo.settled:
             self._unsettled_since = None
@@ -205,33 +229,128 @@ class Host:
         # Half of a hurry at least: a store may tell ages in whole seconds only.
         return min(began + self._stride * usual_s, now + max(expiry_s, self.settings.hurry_s / 2))
 
-    async def _renew(self) -> None:
+    async def _heartbeat(self, member: Member) -> None:
+        if not await self._ask_store(self._store.heartbeat(self.group, member)):
+            raise InstanceReplaced(
+                f"instance {self.instance!r} of {self.group} was started again elsewhere; "
+                "this one stops. Give each instance a name of its own."
+            )
+
+    async def _meanwhile(self, work: Awaitable[T]) -> T:
+        """What the feed is asked for. However slow it is, what is held stays renewed, and a long
+        silence remains one of the store's."""
+        task = asyncio.ensure_future(work)
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    await within(self._clock, self.settings.hurry_s, asyncio.wait((task,)))
+                if task.done():
+                    return task.result()
+                await self._heartbeat(self._member())
+                await self._renew()
+                self._renewed_at = self._clock.monotonic()
+        finally:
+            task.cancel()
+
+    async def _locate(self, wanted: Mapping[str, Any]) -> dict[str, Checkpoint] | None:
+        """Where each begins. All of them are written at once, or another instance would take those
+        that it does not find for newcomers, and begin them elsewhere. None: asked to stop, and
+        of thousands nobody should wait for the last."""
+        found: dict[str, Checkpoint] = {}
+        names = list(wanted)
+        for first in range(0, len(names), LOCATE_MAX):
+            if self._stopping_since is not None:
+                return None
+            some = names[first : first + LOCATE_MAX]
+            asked = [self._ask(self._feed.locate(p, wanted[p])) for p in some]
+            found |= zip(some, await gather_all(asked), strict=True)
+        return found
+
+    async def _look(self) -> Snapshot:
+        """All leases and members, with ages that this instance's own clock agrees to."""
+        asked = self._clock.monotonic()
+        snapshot = await self._ask_store(self._store.snapshot(self.group))
+        if self._cut_off:
+            self._waiting = {}  # nobody was kept waiting by others meanwhile
+        self._watched, snapshot = watch(
+            self._watched,
+            snapshot,
+            asked=asked,
+            answered=(answered := self._clock.monotonic()),
+            cut_off=self._cut_off,
+            doubt_s=self.settings.doubt_s,
+        )
+        # What took so long to come is of before the silence: the next look spares them as well.
+        self._cut_off = answered - asked > self.settings.silence_s
+        return snapshot
+
+    async def _renew(self, *, reached: bool = True) -> None:
+        """Those without an answer the last time come last and by themselves, or they would cost the
+        others theirs. ``reached``: the store has just answered something else."""
         holds = {p: worker.hold for p, worker in self.workers.items()}
-        if not holds:
-            return
+        self._unknown = {p: None for p in self._unknown if p in holds}
+        if not self._unknown:
+            self._at_once = LEASES_MAX
+        answered = [p for p in holds if p not in self._unknown]
+        for names, size in ((answered, LEASES_MAX), (list(self._unknown), self._at_once)):
+            for first in range(0, len(names), size):
+                some = {p: holds[p] for p in names[first : first + size]}
+                await self._renew_some(some, reached)
+
+    async def _renew_some(self, holds: Mapping[str, Hold], reached: bool) -> None:
+        """Each hold goes on by its own answer. One without an answer is neither kept nor lost: it
+        goes stale by itself."""
         sent = self._clock.monotonic()
         wanted = [replace(hold.lease, weight=self._weigh(p)) for p, hold in holds.items()]
-        kept = {lease.partition for lease in await self._ask(self._store.renew(wanted))}
+        try:
+            answer = await self._ask_store(self._store.renew(wanted))
+        except Exception as error:
+            if len(holds) > 1 or not reached:
+                others = {p: None for p in self._unknown if p not in holds}
+                self._unknown = others | dict.fromkeys(holds)
+                if reached:  # so it is one of these that the store does not answer for
+                    self._at_once = min(self._at_once, isqrt(len(holds)))
+                raise
+            answer = Renewed(kept=(), unknown=dict.fromkeys(holds, error))
+        kept = {lease.partition for lease in answer.kept}
         for partition, hold in holds.items():
+            worker = self.workers.get(partition)
+            if worker is None or worker.hold is not hold:
+                continue  # it ended meanwhile
             if partition in kept:
                 hold.until = self._until(sent)
-            elif (worker := self.workers.get(partition)) and worker.hold is hold:
+                if partition in self._unknown:
+                    worker.wake()
+            elif partition not in answer.unknown:
                 worker.lose()
+        if news := [p for p in answer.unknown if p not in self._unknown]:
+            what = f"renewing {len(news)} of {len(holds)} leases of {self.group}: {', '.join(news)}"
+            self._report(what, answer.unknown[news[0]])
+        others = {p: None for p in self._unknown if p not in holds}
+        self._unknown = others | dict.fromkeys(answer.unknown)
 
     async def _follow(self, todo: Plan) -> None:
         self._waiting, self._met = todo.waiting, todo.members
         stopping = self._stopping_since is not None
         for partition, member in todo.shed.items():
-            reason = Reason.SHUTDOWN if stopping else Reason.BALANCED
-            self.workers[partition].let_go(member, reason)
+            worker, now = self.workers[partition], self._clock.monotonic()
+            if stopping or self.offers.offer(worker.hold.lease, member, now):
+                worker.let_go(member, Reason.SHUTDOWN if stopping else Reason.BALANCED)
         orphans = {lease.partition for lease in todo.take if lease.owner is not None}
-        for first in range(0, len(todo.take), TAKE_MAX):
-            sent, some = self._clock.monotonic(), todo.take[first : first + TAKE_MAX]
-            won = await self._ask(
+        renewed = self._clock.monotonic()
+        for first in range(0, len(todo.take), LEASES_MAX):
+            sent, some = self._clock.monotonic(), todo.take[first : first + LEASES_MAX]
+            if sent - renewed > self.settings.balance_interval_s:
+                # Taking many takes long where each record is a request: those had stay renewed.
+                await self._heartbeat(self._member())
+                await self._renew()
+                renewed = sent = self._clock.monotonic()
+            won = await self._ask_store(
                 self._store.acquire(some, self.instance, self.settings.lease_ttl_s)
             )
             for lease in won:
                 self.moves += 1
+                self.offers.taken(lease, sent)
                 orphaned = lease.partition in orphans
                 self._start_work(Hold(lease, self._until(sent), orphaned=orphaned))
 
@@ -245,12 +364,14 @@ class Host:
         del self.workers[partition], self._tasks[partition]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._report(f"work on partition {partition} of {self.group}", error)
+        elif not task.cancelled() and task.result() is Reason.HUNG:
+            self.offers.give_up(partition, self._clock.monotonic())
         if self._drained():
             self._wake.set()
 
     def _until(self, sent: float) -> float:
         """Stop beginning new work well before others may take the lease."""
-        return sent + 0.75 * self.settings.lease_ttl_s
+        return sent + self.settings.fresh_s
 
     def _member(self) -> Member:
         return Member(
@@ -273,9 +394,15 @@ class Host:
         return late or not self.workers
 
     async def _leave(self) -> None:
+        member, late = self._member(), bool(self.workers)
         await self._lose_all()
         try:
-            await self._ask(self._store.leave(self.group, self._member()))
+            if late and member.leaving:
+                # What it could not let go in time is its own until that expires. A member that is
+                # leaving gets nothing; an owner that is no member would count as another processor.
+                await self._ask_store(self._store.heartbeat(self.group, member))
+            else:
+                await self._ask_store(self._store.leave(self.group, member))
         except Exception as error:  # it will be noticed as gone by its age
             self._report(f"leaving {self.group} as {self.instance}", error)
 
@@ -290,7 +417,16 @@ class Host:
                 for task in tasks:
                     task.cancel()
 
+    async def _ask_store(self, request: Awaitable[T]) -> T:
+        answer = await self._ask(request)
+        now = self._clock.monotonic()
+        if now - self._heard_at > self.settings.silence_s:
+            self._cut_off = True
+        self._heard_at = now
+        return answer
+
     async def _ask(self, request: Awaitable[T]) -> T:
+        self._turned_at = self._clock.monotonic()
         return await within(self._clock, self.settings.request_timeout_s, request)
 
     async def _sleep(self, seconds: float) -> None:

@@ -1,95 +1,55 @@
 """One partition at one instance: read, handle, checkpoint, until it is let go or lost.
 
-``core.lifecycle`` decides what comes next, ``core.retry`` what a failure means, ``core.policy``
+``core.lifecycle`` decides what comes next, ``core.retry`` what a failure means, ``settings.Every``
 when a checkpoint is due; this module carries out one action at a time and reports back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from random import random
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from leasehold.clock import within
-from leasehold.core import lifecycle
+from leasehold.core import lifecycle, progress
+from leasehold.core.breaker import Bury, Wait
 from leasehold.core.lifecycle import Again, Done, Handled, Pause, Phase, Read, Reason, Refused
-from leasehold.core.model import Checkpoint, Lease
-from leasehold.core.policy import Every
-from leasehold.core.retry import Bisection, Retry, decide, resume
-from leasehold.errors import BadInput, HandlerHung, PositionGone, SinkUnavailable
-from leasehold.ports import Batch, Clock, Feed, LeaseStore
-from leasehold.processor.handlers import Once, Outcome, Stop
+from leasehold.core.model import Checkpoint
+from leasehold.core.retry import Bisection, decide, resume
+from leasehold.errors import (
+    HandlerHung,
+    LeaseLost,
+    PositionGone,
+    ReadHung,
+    blameless,
+)
+from leasehold.ports import Batch, Clock, Feed, LeaseStore, traced_text
+from leasehold.processor.budget import Budget
+from leasehold.processor.calls import Calls
+from leasehold.processor.checkpoints import Checkpoints, Saved
+from leasehold.processor.handlers import Once, Outcome
+from leasehold.processor.letter_gate import LetterGate
+from leasehold.processor.news import News
+from leasehold.processor.reader import Reader
+from leasehold.processor.turns import TURN_S, Turns
+from leasehold.processor.work import Hold, Report, Work, answered
+from leasehold.settings import CHECKPOINT, Every, Pace, Retry
 
 T = TypeVar("T")
-Report = Callable[[str, BaseException], None]
-"""What could not be done, and why. It will be tried again."""
+AT_LEAST_S = 0.01
+"""Waiting for less may end before the time has come, by rounding, again and again."""
 
 
-@dataclass(slots=True)
-class Hold:
-    """A lease in hand, shared by the host that renews it and the pump that works under it."""
+@runtime_checkable
+class ReadsLate(Protocol):
+    """Events that are read when somebody asks for one, which blocks."""
 
-    lease: Lease
-    until: float
-    """The monotonic time up to which new work may begin; renewals push it on."""
-    orphaned: bool = False
-    """Its former owner died or was overruled, maybe because of the batch at the checkpoint."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    max_events: int = 1000
-    poll_interval_s: float = 0.5
-    request_timeout_s: float = 5.0
-    retry_s: float = 0.5
-    retry_max_s: float = 30.0
-    handler_timeout_s: float | None = None
-    gone: Literal["earliest", "fail"] = "earliest"
-    read_ahead: bool = True
-    """Whether to read the next batch while one is handled."""
-
-    def check(self) -> None:
-        """Refuse settings that cannot work, by name."""
-        if not isinstance(self.max_events, int) or not self.max_events >= 1:
-            raise BadInput(f"max_events must be 1 or more, not {self.max_events!r}")
-        for name in ("poll_interval_s", "request_timeout_s", "retry_s", "retry_max_s"):
-            if not 0 < getattr(self, name) < inf:
-                raise BadInput(f"{name} must be more than 0 seconds, not {getattr(self, name)!r}")
-        if self.handler_timeout_s is not None and not 0 < self.handler_timeout_s < inf:
-            raise BadInput(
-                f"handler_timeout_s must be more than 0 seconds, not {self.handler_timeout_s!r}; "
-                "leave it out for no limit"
-            )
-        if self.gone not in ("earliest", "fail"):
-            raise BadInput(f'gone must be "earliest" or "fail", not {self.gone!r}')
-
-
-class Work(Protocol):
-    """What is done with the events of one partition: the user's code and what surrounds it."""
-
-    one_by_one: bool
-    interruptible: bool
-    """Whether a call that takes too long can be ended."""
-
-    async def open(self) -> None: ...
-
-    async def handle(self, events: Sequence[Any], stop: Stop) -> Outcome: ...
-
-    async def failed(self, error: BaseException) -> None: ...
-
-    async def bury(self, event: Any, error: str, attempts: int) -> None:
-        """Put a poison event into the dead-letter store."""
-
-    def give_up(self, error: BaseException) -> None:
-        """The user chose to stop the processor rather than go on without this."""
-
-    async def close(self, reason: Reason) -> None: ...
+    def sequence_at(self, place: int) -> int: ...
 
 
 class Pump:
@@ -107,32 +67,46 @@ class Pump:
         policy: Every | None = None,
         chance: Callable[[], float] = random,
         save_when_idle: bool = False,
-        turn: threading.Lock | None = None,
+        news: News | None = None,
+        budget: Budget | None = None,
+        turns: Turns | None = None,
+        gate: LetterGate | None = None,
+        on_saved: Saved | None = None,
     ) -> None:
         self.hold = hold
         self.life, self._action = lifecycle.begin()
-        self._feed, self._store, self._work = feed, store, work
+        self._store, self._work = store, work
+        self._reader = Reader(
+            feed, hold.lease.partition, pace, budget, lease=hold.lease, on_lost=self.lose
+        )
+        self._news = news or News(feed, clock, pace)
         self._clock, self._report, self._pace = clock, report, pace
-        self._retry, self._policy = retry or Retry(), policy or Every(batches=1)
+        self._retry = retry or Retry()
         self._chance, self._save_when_idle = chance, save_when_idle
-        self._position = hold.lease.checkpoint
-        self._batch = Batch(next=self._position)
+        self._checkpoints = Checkpoints(
+            hold,
+            store,
+            policy or CHECKPOINT,
+            clock=clock,
+            limit_s=pace.request_timeout_s,
+            on_saved=on_saved,
+        )
+        self._calls = Calls(work, clock, pace)
+        self._batch = Batch(next=hold.lease.checkpoint)
         self._has_read = False
         self._done = 0
         """Events of the batch that are finished."""
-        self._ahead: asyncio.Task[Batch] | None = None
         self._attempts = max(hold.lease.attempts, 1 if hold.orphaned else 0)
         self._suspect = hold.orphaned and hold.lease.attempts > 0
         """Was being tried when an instance died, and not for the first time."""
-        self._turn = turn or threading.Lock()
+        self._turns = turns or Turns()
+        self._gate = gate or LetterGate(self._retry, clock, lambda held: None)
+        self._tried_at = -inf
         self._error = "the instance that handled it died"
-        self._unsaved_events = self._unsaved_batches = 0
-        self._saved_at = clock.monotonic()
         self._events_due = self._save_at = inf
-        self._called_at, self._call_done = 0.0, 0
-        """When the handler was given an event last, and how many of its run it had done then."""
         self._failures = 0
-        self._closed = False
+        self._remind_at: float | None = None
+        self._closed = self._gave_up = False
         self._signals: deque[lifecycle.Event] = deque()
         self._signalled = asyncio.Event()
         self._offered_to: str | None = None
@@ -148,12 +122,19 @@ class Pump:
     def let_go(self, offered_to: str | None, reason: Reason) -> None:
         """Finish the batch in hand, checkpoint, and release the lease to that member."""
         if self.life.ending is None:
+            self._gave_up = self._gave_up or reason is Reason.HUNG
             self._offered_to = offered_to
             self._signal(lifecycle.LetGo(reason))
 
     def lose(self) -> None:
         """The lease is gone: write nothing more."""
         self._signal(lifecycle.Lost())
+
+    def wake(self) -> None:
+        """There may be something to do, or the store answers again: a pause ends now, and the next
+        one is short."""
+        self._failures = 0
+        self._signalled.set()
 
     async def run(self) -> Reason:
         try:
@@ -165,27 +146,54 @@ class Pump:
                 if event is not None:
                     self._advance(event)
         finally:
-            self._forget_ahead()
+            self._reader.close()
+            self._news.forget(self.hold.lease.partition)
+            self._turns.end(self)
+        if self._gave_up:
+            return Reason.HUNG  # even if a late renewal took what was released for lost
         return self.life.ending or Reason.SHUTDOWN
 
     @property
     def position(self) -> Checkpoint | None:
-        """Everything before it is handled. None until the feed was read: it may be made anew."""
-        return self._position if self._has_read else None
+        """Everything before it is handled. None until the feed was read: it may be recreated."""
+        return self._checkpoints.handled if self._has_read else None
+
+    @property
+    def attempts(self) -> int:
+        """Tries of what is in hand that failed."""
+        return self._attempts
 
     @property
     def held(self) -> bool:
         """Whether what is being done here may still take effect. Any thread may ask."""
-        lost = lifecycle.Lost() in self._signals or self.life.ending is Reason.LOST
-        return not lost and not self._stale
+        return not self.lost and not self._stale
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is somebody else's by now, as far as known. Any thread may ask."""
+        return lifecycle.Lost() in self._signals or self.life.ending is Reason.LOST
+
+    @property
+    def ending(self) -> bool:
+        """Whether it was told to let go, or that it has lost. Any thread may ask."""
+        return bool(self._signals) or self.life.ending is not None
 
     async def save(self, position: Checkpoint) -> bool:
-        """The user's own checkpoint. False: the lease is somebody else's."""
-        return await self._write(position, 0, by_hand=True)
+        """The user's own checkpoint. False: the lease is somebody else's, and work on it ends."""
+        writing = self._checkpoints.write_by_hand(position, self._attempts)
+        kept = await self._calls.aside(writing)
+        if not kept:
+            self.lose()
+        return kept
+
+    async def bury(self, event: Any, error: BaseException | str) -> None:
+        """The user's own dead letter."""
+        await self._calls.aside(self._work.bury(event, error, 1))
 
     def _signal(self, event: lifecycle.Event) -> None:
         self._signals.append(event)
         self._signalled.set()
+        self._reader.break_off()  # a read is no work in hand
 
     def _advance(self, event: lifecycle.Event) -> None:
         self.life, action = lifecycle.step(self.life, event)
@@ -202,9 +210,11 @@ class Pump:
             self._failures += 1
             pace = self._pace
             delay_s = min(pace.retry_s * 2 ** min(self._failures - 1, 16), pace.retry_max_s)
-            return Again(delay_s, self._unsaved)
+            return Again(delay_s, self._checkpoints.unsaved)
         self._failures = 0
-        return replace(event, unsaved=self._unsaved) if isinstance(event, Again) else event
+        return (
+            replace(event, unsaved=self._checkpoints.unsaved) if isinstance(event, Again) else event
+        )
 
     # The actions, one per phase
 
@@ -212,27 +222,35 @@ class Pump:
         await self._work.open()
         return Done()
 
-    async def _read(self) -> lifecycle.Event:
+    async def _read(self) -> lifecycle.Event | None:
         if self._done < len(self._batch.events):
             return Read()
+        self._news.forget(self.hold.lease.partition)
         try:
-            self._batch, self._done = await self._fetch(), 0
-            self._has_read = True
+            batch = await self._reader.read(self._checkpoints.handled)
         except PositionGone as gone:
             return await self._without(gone)
+        except LeaseLost:
+            return Refused()  # by the broker, before the store has told
+        except ReadHung:
+            if self._reader.hopeless:
+                self.let_go(None, Reason.HUNG)
+            raise
+        if batch is None:
+            return None
+        self._batch, self._done, self._has_read = batch, 0, True
         if len(self._batch.events):
             if self._work.one_by_one:
                 self._batch = replace(self._batch, events=Once(self._batch.events))
-            if self._pace.read_ahead:
-                self._ahead = asyncio.ensure_future(self._read_from(self._batch.next))
+            self._reader.read_ahead(self._batch.next)
             return Read()
         if self._batch.children:
-            return Read(ended=True)
-        if self._batch.next.next_sequence > self._position.next_sequence and not await self._pass():
-            return Refused()
-        if self._unsaved and (self._save_when_idle or self._due):
+            return self._ended()
+        if self._batch.next.next_sequence > self._checkpoints.handled.next_sequence:
+            self._pass()
+        if self._checkpoints.unsaved and (self._save_when_idle or self._checkpoints.due):
             return Handled(save=True)
-        return Again(self._pace.poll_interval_s)
+        return Again(self._wait_for_news())
 
     async def _handle(self) -> lifecycle.Event:
         if self._stale:
@@ -245,15 +263,15 @@ class Pump:
         outcome = await self._try(events)
         if outcome is None:
             return await self._yield(self._search(events))
-        self._finished(outcome.done)
+        self._finished(outcome.done, behind=outcome.behind)
         if outcome.error is None:
             return self._handled()
-        if isinstance(outcome.error, SinkUnavailable):
-            raise outcome.error  # no fault of the events, so nothing to count
+        if blameless(outcome.error):
+            raise outcome.error  # nothing to count against the events
         return await self._failed(outcome.error, self._search(events[outcome.done :]))
 
     async def _save(self) -> lifecycle.Event:
-        return Done() if await self._write(self._position, self._attempts) else Refused()
+        return Done() if await self._checkpoints.write(self._attempts) else Refused()
 
     async def _split(self) -> lifecycle.Event:
         children: dict[str, Checkpoint] = dict(self._batch.children)
@@ -265,59 +283,66 @@ class Pump:
         if not self._closed:
             self._closed = True
             try:
-                await self._work.close(reason)
+                closing = self._work.close(reason)
+                await (self._soon(closing) if reason is Reason.HUNG else closing)
             except Exception as error:
                 self._report(f"closing partition {self.hold.lease.partition}", error)
+            with suppress(Exception):  # the broker finds out, at the latest from the next owner
+                await self._soon(self._reader.let_go())
         if reason in (Reason.BALANCED, Reason.SHUTDOWN, Reason.HUNG):
+            if self.hold.lease.attempts > self._attempts:  # a try that turned out to be nobody's
+                await self._checkpoints.write(self._attempts)
             wanted = replace(self.hold.lease, offered_to=self._offered_to)
             await self._ask(self._store.release([wanted]))
         return Done()
 
     # Reading
 
-    async def _fetch(self) -> Batch:
-        """The batch read in the background, or a new one if there was nothing at the time."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            batch = await ahead
-            if len(batch.events):
-                return batch
-        return await self._read_from(self._position)
+    def _wait_for_news(self) -> float:
+        """How long to wait, unless woken: for something to read, or for a checkpoint to be due."""
+        wait_s = self._news.watch(self.hold.lease.partition, self._batch.next, self.wake)
+        if self._checkpoints.unsaved:
+            due_in_s = self._checkpoints.due_at - self._clock.monotonic()
+            wait_s = min(wait_s, max(due_in_s, AT_LEAST_S))
+        return wait_s
 
-    async def _read_from(self, position: Checkpoint) -> Batch:
-        return await self._feed.read(self.hold.lease.partition, position, self._pace.max_events)
-
-    async def _pass(self) -> bool:
+    def _pass(self) -> None:
         """Go on behind what the feed has nothing of any more, such as deleted documents, and with
         them whatever failed there: those who wait for the end of the feed look at the checkpoint.
-        False: the lease is somebody else's."""
-        position, all_saved = self._batch.next, self._position == self.hold.lease.checkpoint
-        if self._policy.manual and all_saved and not await self._write(position, 0, by_hand=True):
-            return False
-        self._position, self._attempts, self._suspect = position, 0, False
-        self._unsaved_events += 1  # as the policy sees it
-        self._unsaved_batches += 1
-        return True
+        """
+        self._checkpoints.advance(self._batch.next)
+        self._attempts, self._suspect = 0, False
 
-    def _forget_ahead(self) -> None:
-        if self._ahead is not None:
-            self._ahead.cancel()
-            self._ahead = None
+    def _ended(self) -> lifecycle.Event:
+        """The children begin behind all of it, so all of it must be stored before they may."""
+        if self._checkpoints.unsaved:
+            return Handled(save=True)
+        if not self._checkpoints.owed:
+            return Read(ended=True)
+        now, partition = self._clock.monotonic(), self.hold.lease.partition
+        if self._remind_at is not None and now >= self._remind_at:
+            self._report(f"splitting partition {partition}", self._checkpoints.missing())
+            self._remind_at = None
+        if self._remind_at is None:
+            self._remind_at = now + self._pace.retry_max_s
+        return Again(self._pace.poll_interval_s)
 
     async def _without(self, gone: PositionGone) -> lifecycle.Event:
         """What to do about a position that the feed no longer has."""
-        self._forget_ahead()
+        self._reader.forget()
         await self._work.failed(gone)
-        if self._pace.gone == "fail":
+        if self._pace.on_position_gone == "fail":
             self._work.give_up(gone)
             return Again(self._pace.retry_max_s)
-        self._position, self._attempts = gone.earliest, 0
+        self._checkpoints.jump(gone.resume)
+        self._attempts = 0
         if gone.reason != "retention":
-            return await self._go_back(gone.earliest)
-        return Again(0.0) if await self._write(self._position, 0, by_hand=True) else Refused()
+            return await self._go_back(gone.resume)
+        return Again(0.0) if await self._checkpoints.write(0) else Refused()
 
     async def _go_back(self, position: Checkpoint) -> lifecycle.Event:
-        """The feed was made anew: the checkpoint has to go back, which only a rewind may."""
+        """The feed was recreated or rolled back: the checkpoint has to go back, which only a rewind
+        may."""
         lease = self.hold.lease
         mine = (lease.partition, lease.owner, lease.epoch)
         for _ in range(5):  # a renewal may come between the look and the rewind
@@ -326,7 +351,7 @@ class Pump:
             wanted = [replace(seen, checkpoint=position) for seen in found]
             if not wanted or len(await self._ask(self._store.rewind(wanted))):
                 break
-        return Refused()  # the rewind fenced this owner off too; the lease is taken anew
+        return Refused()  # the rewind fenced this owner off too; the lease is taken again
 
     # Handling
 
@@ -335,21 +360,34 @@ class Pump:
         that one that kills the process counts as well."""
         search = self._search(events)
         if search.poison:
-            await self._work.bury(events[0], self._error, self._retry.attempts)
-            return await self._proceed(search.dead_lettered(), 1)
+            match self._gate.verdict(self._tried_at):
+                case Wait(seconds=seconds):
+                    return Again(min(seconds, self._pace.retry_max_s))
+                case Bury():
+                    # More than one, if they share a sequence.
+                    for event in await self._in_hand(events[:1]):
+                        await self._work.bury(event, self._error, self._retry.attempts)
+                    self._gate.buried(self._error)
+                    return await self._proceed(search.dead_lettered(), 1, taken=False)
         if not (self._suspect or (self.hold.orphaned and search.failed().poison)):
             return await self._try_counted(search, events)
         # One suspect at a time in a process, or one that kills it would have others blamed that
         # were only at hand.
-        if not self._turn.acquire(blocking=False):
-            return Again(self._pace.poll_interval_s)
+        wait_s = self._pace.poll_interval_s
+        if not self._turns.take(
+            self,
+            now=self._clock.monotonic(),
+            share_s=self._pace.handler_timeout_s or TURN_S,
+            again_s=2 * wait_s,
+        ):
+            return Again(wait_s)
         try:
             return await self._try_counted(search, events)
         finally:
-            self._turn.release()
+            self._turns.end(self)
 
     async def _try_counted(self, search: Bisection, events: Sequence[Any]) -> lifecycle.Event:
-        if not await self._write(self._position, search.attempts_if_unfinished):
+        if not await self._checkpoints.write(search.attempts_if_unfinished):
             return Refused()
         if self._stale:  # the store took its time
             return Again(self._pace.poll_interval_s)
@@ -357,9 +395,13 @@ class Pump:
         outcome = await self._try(events[:size])
         if outcome is None:
             return await self._yield(search)
+        if outcome.error is None and outcome.done < size:  # the rest was never tried
+            self._finished(outcome.done, behind=outcome.behind)
+            kept = await self._checkpoints.write(self._attempts)
+            return Again(0.0) if kept else Refused()
         if outcome.error is None:
             return await self._proceed(search.succeeded(), size)
-        if isinstance(outcome.error, SinkUnavailable):
+        if blameless(outcome.error):
             raise outcome.error
         return await self._failed(outcome.error, search)
 
@@ -368,96 +410,104 @@ class Pump:
         return resume(self._retry, 0, size, self._attempts)
 
     async def _try(self, events: Sequence[Any]) -> Outcome | None:
-        """None: a plain function that did not come back in time, and is still at it."""
-        limit_s, policy = self._pace.handler_timeout_s, self._policy
-        self._events_due = inf if policy.events is None else policy.events - self._unsaved_events
-        self._save_at = inf if policy.seconds is None else self._saved_at + policy.seconds
-        if limit_s is None:
-            return await self._work.handle(events, self._enough)
-        self._called_at, self._call_done = self._clock.monotonic(), 0
-        call = asyncio.ensure_future(self._work.handle(events, self._enough))
-        try:
-            while (left_s := self._called_at + limit_s - self._clock.monotonic()) > 0:
-                with suppress(TimeoutError):
-                    return await within(self._clock, left_s, asyncio.shield(call))
-        finally:
-            call.cancel()
-        return await self._hung(call, limit_s)
+        """None: a function that did not come back in time, and is still at it."""
+        checkpoints = self._checkpoints
+        self._events_due, self._save_at = checkpoints.events_due, checkpoints.due_at
+        self._tried_at = self._clock.monotonic()
+        outcome = await self._calls.run(events, self._enough)
+        return outcome if isinstance(outcome, Outcome) else await self._hung(outcome)
 
-    async def _hung(self, call: asyncio.Task[Outcome], limit_s: float) -> Outcome | None:
+    async def _hung(self, call: asyncio.Task[Outcome]) -> Outcome | None:
         hung = HandlerHung(
             f"the handler of partition {self.hold.lease.partition} did not come back within "
-            f"handler_timeout_s={limit_s:g}"
+            f"handler_timeout_s={self._pace.handler_timeout_s:g}"
         )
         if not self._work.interruptible:
             self.let_go(None, Reason.HUNG)  # first, so that the thread begins nothing more
         with suppress(TimeoutError):
-            await self._ask(asyncio.wait((call,)))
-        if self._work.interruptible:
-            return Outcome(done=self._call_done, error=hung)
-        self._finished(self._call_done)
+            await self._soon(asyncio.wait((call,)))
+        if self._work.interruptible and call.done():
+            return Outcome(done=self._calls.done, error=hung)
+        self.let_go(None, Reason.HUNG)  # an async function may block its loop: that hears nothing
+        self._finished(self._calls.done)
         self._error = str(hung)
-        await self._work.failed(hung)
+        with suppress(TimeoutError):  # as may the one who is told
+            await self._soon(self._work.failed(hung))
         return None
 
     async def _failed(self, error: BaseException, search: Bisection) -> lifecycle.Event:
         self._attempts = search.failed().attempts
-        self._error = f"{type(error).__name__}: {error}"
+        self._error = traced_text(error)
         if isinstance(error, SystemExit | KeyboardInterrupt):
             self._work.give_up(error)
-            await self._write(self._position, self._attempts)
+            await self._checkpoints.write(self._attempts)
             return Again(self._pace.retry_max_s)
         await self._work.failed(error)
         decision = decide(self._retry, self._attempts, self._chance())
-        if not await self._write(self._position, self._attempts):
+        if not await self._checkpoints.write(self._attempts):
             return Refused()
         if decision.do == "give-up":
             self._work.give_up(error)
             return Again(self._pace.retry_max_s)
         return Again(decision.delay_s)
 
-    async def _proceed(self, search: Bisection, count: int) -> lifecycle.Event:
+    async def _proceed(
+        self, search: Bisection, count: int, *, taken: bool = True
+    ) -> lifecycle.Event:
+        behind = await self._behind(count)
         self._attempts = search.attempts
         self._suspect = self._suspect and self._attempts > 0
-        self._finished(count)
-        if not await self._write(self._position, self._attempts):
+        self._finished(count, taken=taken, behind=behind)
+        if not await self._checkpoints.write(self._attempts):
             return Refused()
         return Again(0.0) if self._done < len(self._batch.events) else self._handled()
+
+    async def _in_hand(self, events: Sequence[Any]) -> Sequence[Any]:
+        """Where events are read as they are asked for, that takes a thread: upkeep of all leases
+        would wait for it here."""
+        late = isinstance(events, ReadsLate)
+        return await asyncio.to_thread(list, events) if late else events
+
+    async def _behind(self, count: int) -> Checkpoint | None:
+        """Where the next of them end, if only a read of the last one would tell."""
+        events, place = self._batch.events, self._done + count
+        if place >= len(events) or not isinstance(events, ReadsLate):
+            return None
+        sequence = events.sequence_at(place)
+        with suppress(Exception):  # the number alone will do
+            found = await self._soon(self._reader.locate(sequence))
+            if found.next_sequence == sequence:
+                return found
+        return Checkpoint(next_sequence=sequence)
 
     async def _yield(self, search: Bisection) -> lifecycle.Event:
         """Others may try; what the hung call still does is fenced off."""
         self._attempts = search.failed().attempts
-        await self._write(self._position, self._attempts)
+        await self._checkpoints.write(self._attempts)
         return Again(self._pace.retry_max_s)
 
-    def _finished(self, count: int) -> None:
+    def _finished(
+        self, count: int, *, taken: bool = True, behind: Checkpoint | None = None
+    ) -> None:
         if not count:
             return
+        if taken:
+            self._gate.handled()
         self._done += count
-        self._unsaved_events += count
-        if self._done == len(self._batch.events):
-            self._position = self._batch.next
-            self._unsaved_batches += 1
-        else:
-            last = self._batch.events[self._done - 1]
-            self._position = Checkpoint(next_sequence=last.sequence + 1, token=last.offset)
+        whole, last = self._done == len(self._batch.events), self._batch.next
+        if not whole and behind is not None:
+            last = behind
+        elif not whole:
+            last = progress.behind(self._batch.events[self._done - 1])
+        self._checkpoints.advance(last, events=count, batches=whole, taken=taken)
 
     def _handled(self) -> lifecycle.Event:
-        return Handled(save=self._due, unsaved=self._unsaved)
-
-    @property
-    def _unsaved(self) -> bool:
-        return self._unsaved_events > 0 and not self._policy.manual
+        return Handled(save=self._checkpoints.due, unsaved=self._checkpoints.unsaved)
 
     @property
     def _stale(self) -> bool:
         """Not renewed in time: maybe not ours any more, so nothing new may begin."""
         return self._clock.monotonic() >= self.hold.until
-
-    @property
-    def _due(self) -> bool:
-        since = self._clock.monotonic() - self._saved_at
-        return self._policy.due(self._unsaved_events, since, self._unsaved_batches)
 
     def _enough(self, done: int) -> bool:
         """Asked between two events, maybe from a thread, maybe long after the lease was let go.
@@ -465,8 +515,8 @@ class Pump:
         It is the one thing done for every event, so what does not change meanwhile is in
         ``_events_due`` and ``_save_at``.
         """
-        now = self._called_at = self._clock.monotonic()
-        self._call_done = done
+        now, calls = self._clock.monotonic(), self._calls
+        calls.done, calls.heard_at = done, now
         return (
             done >= self._events_due
             or now >= self._save_at
@@ -477,26 +527,15 @@ class Pump:
 
     # The store
 
-    async def _write(self, position: Checkpoint, attempts: int, *, by_hand: bool = False) -> bool:
-        """Checkpoint and attempts, if the lease is still ours. Where the user checkpoints by hand,
-        failures on the way to the next one are not the stored position's, and stay in memory."""
-        lease = self.hold.lease
-        if self._policy.manual and not by_hand and position != lease.checkpoint:
-            return True
-        wanted = replace(lease, checkpoint=position, attempts=attempts)
-        kept = await self._ask(self._store.checkpoint([wanted]))
-        if kept:
-            self.hold.lease = replace(lease, checkpoint=kept[0].checkpoint, attempts=attempts)
-            self._unsaved_events = self._unsaved_batches = 0
-            self._saved_at = self._clock.monotonic()
-        return bool(kept)
-
     async def _ask(self, request: Awaitable[T]) -> T:
-        return await within(self._clock, self._pace.request_timeout_s, request)
+        return await answered(self._clock, self._pace.request_timeout_s, request)
+
+    async def _soon(self, work: Awaitable[T]) -> T:
+        """What the user's code does, where it may never come back."""
+        return await within(self._clock, self._pace.request_timeout_s, work)
 
     async def _sleep(self, seconds: float) -> bool:
-        """True after the whole pause, False when a signal came first."""
+        """True after the whole pause or when woken, False when a signal came first."""
         with suppress(TimeoutError):
             await within(self._clock, seconds, self._signalled.wait())
-            return False
-        return True
+        return not self._signals

@@ -8,12 +8,23 @@ try:
     import pyspark as _pyspark  # noqa: F401
 except ImportError as error:
     raise MissingExtra(
-        f"{error.name} is not installed; it comes with: pip install 'leasehold[spark]'"
+        f"{error.name} is not installed; it comes with: pip install 'leasehold[spark]' (or, on a "
+        "cluster with its own PySpark, 'leasehold[spark-cluster]')"
     ) from error
 
+from leasehold.spark.batch import Progress, SparkBatch
 from leasehold.spark.delta import DeltaSink
-from leasehold.spark.processor import Progress, SparkBatch, SparkProcessor
+from leasehold.spark.delta.compact import compact
+from leasehold.spark.processor import SparkProcessor
 from leasehold.spark.session import local_session
 from leasehold.spark.source import register
 
-__all__ = ["DeltaSink", "Progress", "SparkBatch", "SparkProcessor", "local_session", "register"]
+__all__ = [
+    "DeltaSink",
+    "Progress",
+    "SparkBatch",
+    "SparkProcessor",
+    "compact",
+    "local_session",
+    "register",
+]

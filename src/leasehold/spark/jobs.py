@@ -1,139 +1,267 @@
 """Gathers the ranges that pumps want handled into few Spark jobs.
 
 Every partition has a pump of its own, with its own checkpoint, retries and dead letters, as in any
-processor. Only the handler calls meet here: those of one moment become one job. If it fails twice,
-each partition is tried alone, so that only the failing one is told of a failure.
+processor. Only the handler calls meet here: those of one moment become one job, as far as the pace
+allows. If it fails twice, each partition is tried alone, so that only the failing one is told of a
+failure. During a backlog a second job, of other partitions, begins before the first one has ended;
+a partition is never in two of them, so its commits stay in order. What was claimed while jobs were
+quick is cut if they have become slow.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
+from math import inf
 
-from leasehold.core.ranges import Range
-from leasehold.errors import LeaseholdError, SinkUnavailable
+from leasehold.clock import within
+from leasehold.core.ranges import Range, without
+from leasehold.errors import HandlerHung, SinkUnavailable, StaleBatch
 from leasehold.ports import Clock
+from leasehold.processor.handlers import NotHandled
+from leasehold.spark.pacer import Pacer
 
 TRIES_TOGETHER = 2
+CUT_FROM = 2
+"""A range so many times as long as a job may be is cut. Less is not worth two jobs."""
+LOOK_S = 0.25
+"""How often those that wait for a job are looked at: their lease may have to go."""
 LOST = "the lease was not certain any more when the job was done, so its part is void"
+Void = Mapping[str, SinkUnavailable | None]
+"""By partition: why its part of a job did not take effect; None: its lease was lost."""
 
 
-class NotAsPlanned(LeaseholdError):
-    """Raised by a sink that has written nothing yet: do it again without some of it.
+class SparkGone(SinkUnavailable):
+    """Spark does nothing any more. No event is to blame, and only a new process will do."""
 
-    ``begin_at`` says by partition where what is not done yet begins; None: the partition is not
-    ours any more.
-    """
 
-    def __init__(self, message: str, begin_at: Mapping[str, int | None]) -> None:
-        super().__init__(message)
-        self.begin_at = dict(begin_at)
+class Overdue(NotHandled):
+    """A job that took much longer than a cycle should, and was cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkJob:
+    """One call of the user's handler."""
+
+    tag: str
+    """By which it is cancelled in Spark."""
+    ranges: tuple[Range, ...]
+    overdue_s: float = inf
+    """How long it may take, before smaller ones are tried instead."""
+
+    @property
+    def events(self) -> int:
+        return sum(len(each) for each in self.ranges)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
     range: Range
     alone: bool
-    done: asyncio.Future[None]
+    whole: bool
+    """It cannot be cut."""
+    asked_at: float
+    done: asyncio.Future[int]
+
+
+Watched = Callable[[asyncio.Future[Void], SparkJob], Awaitable[Void]]
 
 
 class Jobs:
     def __init__(
         self,
-        run: Callable[[Sequence[Range]], None],
+        run: Callable[[SparkJob], Void],
         *,
         threads: Executor,
         clock: Clock,
         gather_s: float,
-        max_events: int,
+        pacer: Pacer,
+        watch: Watched,
+        tag: str = "leasehold",
+        wants: Callable[[str], bool] = lambda partition: True,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``watch`` awaits a job that runs in a thread, and says what becomes of one that does not
+        end. If it raises ``SparkGone``, no job is begun any more. ``wants``: whether a partition
+        still wants the job that it waits for. While ``stopping`` none is begun."""
         self._run, self._threads, self._clock = run, threads, clock
-        self._gather_s, self._max_events = gather_s, max_events
+        self._gather_s, self._pacer, self._watch = gather_s, pacer, watch
+        self._tag, self._numbers = tag, count(1)
+        self._wants, self._stopping = wants, stopping
         self._waiting: list[_Request] = []
+        self._running: dict[asyncio.Task[None], float] = {}
+        """Attempts under way, and when each began."""
+        self._overdue: Counter[str] = Counter()
+        """By partition: how many of its jobs were overdue since one was done without more time."""
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._gone: SparkGone | None = None
 
-    async def handle(self, wanted: Range, *, alone: bool) -> None:
-        """Returns once a job with this range has succeeded; raises what it failed with."""
-        request = _Request(wanted, alone, asyncio.get_running_loop().create_future())
+    async def handle(self, wanted: Range, *, alone: bool, whole: bool = False) -> int:
+        """Returns once a job with this range has succeeded: up to where, for the range may be cut
+        unless it is ``alone`` or ``whole``. Raises what it failed with, or ``NotHandled`` if there
+        was none because its lease has to go, or if it was ``Overdue``."""
+        if self._gone is not None:
+            raise self._gone
+        loop, now = asyncio.get_running_loop(), self._clock.monotonic()
+        request = _Request(wanted, alone, alone or whole, now, loop.create_future())
         self._waiting.append(request)
+        self._changed.set()
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._work())
-        await request.done
+        return await request.done
 
     async def _work(self) -> None:
         while self._waiting:
-            await self._clock.sleep(self._gather_s)
-            some, self._waiting = self._waiting, []
-            for together in self._bounded([each for each in some if not each.alone]):
-                await self._attempt(together)
-            for request in some:
-                if request.alone:
-                    await self._attempt([request])
+            self._changed.clear()
+            self._drop_unwanted()
+            wait_s = LOOK_S
+            while self._waiting and not self._stopping():
+                wait_s = self._begins_in_s()
+                if wait_s > 0:
+                    break
+                self._begin(self._take())
+                wait_s = LOOK_S
+            with suppress(TimeoutError):
+                await within(self._clock, min(wait_s, LOOK_S), self._changed.wait())
 
-    def _bounded(self, requests: Sequence[_Request]) -> list[list[_Request]]:
-        """As few jobs as there can be with none above ``max_events``."""
-        jobs: list[list[_Request]] = []
-        events = self._max_events
-        for request in requests:
-            size = len(request.range)
-            if events + size > self._max_events:
-                jobs.append([])
-                events = 0
-            jobs[-1].append(request)
-            events += size
-        return jobs
+    def _drop_unwanted(self) -> None:
+        """A lease that has to go does not wait for a job that has not begun."""
+        for request in list(self._waiting):
+            if request.done.done():
+                self._waiting.remove(request)
+            elif self._gone is not None or not self._wants(request.range.partition):
+                self._waiting.remove(request)
+                _settle(request, self._gone or NotHandled("no job was begun for it"))
+
+    def _begins_in_s(self) -> float:
+        """When the next job may begin, if nothing else happens until then."""
+        now = self._clock.monotonic()
+        gathered_at = min(each.asked_at for each in self._waiting) + self._gather_s
+        if not self._running:
+            return gathered_at - now
+        if len(self._running) >= self._pacer.jobs_at_once:
+            return LOOK_S
+        return max(gathered_at, max(self._running.values()) + self._pacer.begin_next_s) - now
+
+    def _take(self) -> list[_Request]:
+        """Those that wait longest, as many as a job may have; one that failed before, alone."""
+        first, *others = self._waiting
+        some, events = [self._cut(first)], len(first.range)
+        for each in [] if first.alone else [each for each in others if not each.alone]:
+            events += len(each.range)
+            if events > self._pacer.events:
+                break
+            some.append(each)
+        begun = {each.done for each in some}
+        self._waiting = [each for each in self._waiting if each.done not in begun]
+        return some
+
+    def _cut(self, request: _Request) -> _Request:
+        """What was claimed before the pace became slow may be far more than a job may have now."""
+        wanted, most = request.range, self._pacer.events
+        if request.whole or len(wanted) <= CUT_FROM * most:
+            return request
+        return replace(request, range=replace(wanted, end=wanted.first + most))
+
+    def _begin(self, requests: Sequence[_Request]) -> None:
+        task = asyncio.ensure_future(self._attempt(requests))
+        self._running[task] = self._clock.monotonic()
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._changed.set()
 
     async def _attempt(self, requests: Sequence[_Request]) -> None:
-        tries = 1 if len(requests) == 1 else TRIES_TOGETHER
-        for _ in range(tries):
-            error, void = await self._job([request.range for request in requests])
-            if error is None or isinstance(error, SinkUnavailable):
-                break
-        if error is None or len(requests) == 1 or isinstance(error, SinkUnavailable):
+        try:
+            error, void = await self._together([request.range for request in requests])
+        except BaseException as error:  # it was cancelled, and so nobody is told otherwise
             for request in requests:
-                lost = request.range.partition in void
-                _settle(request.done, error or (SinkUnavailable(LOST) if lost else None))
+                _settle(request, error)
+            raise
+        if error is None or len(requests) == 1 or isinstance(error, SinkUnavailable | NotHandled):
+            for request in requests:
+                _settle(request, error or void.get(request.range.partition))
             return
         for request in requests:
             await self._attempt([request])
 
-    async def _job(self, ranges: Sequence[Range]) -> tuple[BaseException | None, set[str]]:
-        """What it failed with, and the partitions whose part did not take effect."""
-        loop = asyncio.get_running_loop()
+    async def _together(
+        self, ranges: Sequence[Range]
+    ) -> tuple[BaseException | None, dict[str, SinkUnavailable]]:
+        tries = 1 if len(ranges) == 1 else TRIES_TOGETHER
+        for _ in range(tries):
+            error, void = await self._job(ranges)
+            if error is None or isinstance(error, SinkUnavailable | NotHandled):
+                break
+        return error, void
+
+    async def _job(
+        self, ranges: Sequence[Range]
+    ) -> tuple[BaseException | None, dict[str, SinkUnavailable]]:
+        """What it failed with, and by partition why its part did not take effect."""
         left = [each for each in ranges if len(each)]
-        void: set[str] = set()
+        void: dict[str, SinkUnavailable] = {}
         while left:
+            if self._gone is not None:
+                return self._gone, void
             try:
-                await loop.run_in_executor(self._threads, self._run, left)
-            except NotAsPlanned as found:
-                fewer = _without(left, found.begin_at)
+                out = await self._watched(left)
+            except SparkGone as gone:
+                self._gone = gone
+                return gone, void
+            except StaleBatch as found:
+                fewer = without(left, found.begin_at)
                 if fewer == left:
                     return found, void
-                void |= {partition for partition, at in found.begin_at.items() if at is None}
+                out = {p: at for p, at in found.begin_at.items() if not isinstance(at, int)}
                 left = fewer
             except BaseException as error:
                 return error, void
             else:
-                break
+                left = []
+            void |= {partition: why or SinkUnavailable(LOST) for partition, why in out.items()}
         return None, void
 
+    async def _watched(self, ranges: Sequence[Range]) -> Void:
+        partitions = [each.partition for each in ranges]
+        # Others may be quick meanwhile, and say nothing about what took too long: without more time
+        # at each try, a range that cannot be cut further would never be done.
+        more = 2.0 ** max(self._overdue[partition] for partition in partitions)
+        job = SparkJob(
+            tag=f"{self._tag}-{next(self._numbers)}",
+            ranges=tuple(ranges),
+            overdue_s=more * self._pacer.overdue_s,
+        )
+        began = self._clock.monotonic()
+        running = asyncio.get_running_loop().run_in_executor(self._threads, self._run, job)
+        try:
+            void = await self._watch(running, job)
+        except (HandlerHung, Overdue) as error:
+            if isinstance(error, Overdue):
+                self._overdue.update(partitions)
+            self._pacer.ended(job.events, self._clock.monotonic() - began, finished=False)
+            raise
+        seconds = self._clock.monotonic() - began
+        if more * seconds <= job.overdue_s:
+            for partition in partitions:
+                del self._overdue[partition]
+        self._pacer.ended(job.events, seconds)
+        return void
 
-def _without(ranges: Sequence[Range], begin_at: Mapping[str, int | None]) -> list[Range]:
-    left = []
-    for each in ranges:
-        first = begin_at.get(each.partition, each.first)
-        if first is not None and first < each.end:
-            left.append(replace(each, first=max(first, each.first)))
-    return left
 
-
-def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
+def _settle(request: _Request, error: BaseException | None) -> None:
+    future = request.done
     if future.done():  # nobody waits any more
         return
     if error is None:
-        future.set_result(None)
+        future.set_result(request.range.end)
     elif isinstance(error, StopIteration):  # which no future takes
         future.set_exception(RuntimeError(repr(error)))
     else:

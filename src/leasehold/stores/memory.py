@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from leasehold.clock import SystemClock
 from leasehold.core.model import Checkpoint, Group, Lease, Member, Snapshot
-from leasehold.ports import Clock
+from leasehold.core.progress import further
+from leasehold.ports import Clock, Renewed
+
+FORGET_AFTER_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -25,6 +29,7 @@ class MemoryStore:
         self.requests: Counter[str] = Counter()
         self._clock = clock or SystemClock()
         self._groups: dict[Group, _Records] = {}
+        self._heartbeats = count(1)
 
     async def create(self, group: Group, starts: Mapping[str, Checkpoint]) -> None:
         self.requests["create"] += 1
@@ -39,7 +44,11 @@ class MemoryStore:
 
     async def join(self, group: Group, member: Member) -> None:
         self.requests["join"] += 1
-        self._records(group).members[member.instance] = (member, self._clock.monotonic())
+        now, members = self._clock.monotonic(), self._records(group).members
+        for name, (known, at) in tuple(members.items()):
+            if now - at > known.ttl_s + FORGET_AFTER_S:
+                del members[name]
+        self._enter(group, member)
 
     async def heartbeat(self, group: Group, member: Member) -> bool:
         self.requests["heartbeat"] += 1
@@ -47,7 +56,7 @@ class MemoryStore:
         known = members.get(member.instance)
         if known is not None and known[0].incarnation != member.incarnation:
             return False
-        members[member.instance] = (member, self._clock.monotonic())
+        self._enter(group, member)
         return True
 
     async def leave(self, group: Group, member: Member) -> None:
@@ -67,12 +76,14 @@ class MemoryStore:
             if stored is not None
         )
 
-    async def renew(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+    async def renew(self, leases: Sequence[Lease]) -> Renewed:
         self.requests["renew"] += 1
-        return tuple(
-            self._put(replace(stored, weight=lease.weight, ttl_s=lease.ttl_s))
-            for lease in leases
-            if (stored := self._held(lease)) is not None
+        return Renewed(
+            kept=tuple(
+                self._put(replace(stored, weight=lease.weight, ttl_s=lease.ttl_s))
+                for lease in leases
+                if (stored := self._held(lease)) is not None
+            )
         )
 
     async def release(self, leases: Sequence[Lease]) -> None:
@@ -92,7 +103,7 @@ class MemoryStore:
             if there >= here:
                 stored = replace(
                     stored,
-                    checkpoint=lease.checkpoint if there > here else stored.checkpoint,
+                    checkpoint=further(stored.checkpoint, lease.checkpoint),
                     advanced=stored.advanced or there > here,
                     attempts=lease.attempts,
                 )
@@ -152,6 +163,10 @@ class MemoryStore:
             taken_at=self._clock.wall(),
             replaced=frozenset(records.replaced),
         )
+
+    def _enter(self, group: Group, member: Member) -> None:
+        member = replace(member, version=str(next(self._heartbeats)))
+        self._records(group).members[member.instance] = (member, self._clock.monotonic())
 
     def _records(self, group: Group) -> _Records:
         return self._groups.setdefault(group, _Records())

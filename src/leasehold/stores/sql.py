@@ -1,29 +1,25 @@
-"""What the SQL stores share: named queries, and the verbs as one statement each."""
+"""What the SQL stores share: the verbs as one statement each."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any
 
+from leasehold.core import strict_json
 from leasehold.core.model import Checkpoint, Group, Lease, Member, Snapshot
-from leasehold.errors import BadInput, NewerVersion
+from leasehold.errors import BadInput
+from leasehold.local.sql import Rows
+from leasehold.ports import Renewed
+from leasehold.settings import TIMING
 
 SCHEMA_VERSION = 1
-TIMEOUT_S = 4.0
-"""By default a store says what is wrong before a caller who waits 5 s gives up on it."""
 FORGET_AFTER_S = 3600.0
-LONG_AGO_S = 1e9
-"""The age of a stamp that the store's clock has not reached: from before the clock was set back."""
 
 Columns = Mapping[str, Sequence[Any]]
-Rows = Sequence[Sequence[Any]]
 _Key = tuple[str, str, str, str]
 
 _FIELDS: dict[str, Callable[[Lease], Any]] = {
@@ -42,47 +38,13 @@ _FIELDS: dict[str, Callable[[Lease], Any]] = {
     "ttl_s": lambda lease: _finite("ttl_s", lease.ttl_s),
 }
 _KEY = ("namespace", "feed", "group_name", "partition")
-
-
-def load_queries(file: str) -> dict[str, str]:
-    """The queries of a ``.sql`` file beside this one, by the name in their ``-- name:`` line."""
-    text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
-    return split_queries(text)
-
-
-def split_queries(text: str) -> dict[str, str]:
-    _, *parts = re.split(r"^-- name: *(\S+) *\n", text, flags=re.MULTILINE)
-    names, bodies = parts[::2], parts[1::2]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise ValueError(f"queries named twice: {', '.join(twice)}")
-    return {name: body.strip() for name, body in zip(names, bodies, strict=True)}
-
-
-def check_version(found: int, place: str, known: int = SCHEMA_VERSION) -> None:
-    if found > known:
-        raise NewerVersion(
-            f"{place} was written by a newer Leasehold: its schema is version {found}, this one "
-            f"knows version {known}. Upgrade with: pip install --upgrade leasehold"
-        )
-
-
-def check_timeout(timeout_s: float | str) -> float:
-    """A timeout as given to a constructor or written in a URL."""
-    try:
-        seconds = float(timeout_s)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise BadInput(f"timeout_s must be a number of seconds above 0, not {timeout_s!r}")
-    return seconds
+_UNTAKEN = {"ttl_s": TIMING.lease_ttl_s}
+"""Of a lease that nobody has had yet. A default of the table would stay as it was when the table
+was made."""
 
 
 class SqlStore(ABC):
     """The verbs over ``_run``; a store adds its connection, its queries and its errors."""
-
-    _slack_s: ClassVar[float]
-    """How far a stamp may lie in the future and still count as new."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
@@ -98,21 +60,20 @@ class SqlStore(ABC):
 
     async def create(self, group: Group, starts: Mapping[str, Checkpoint]) -> None:
         if starts:
-            await self._run("create", _names(group), _starts(starts))
+            await self._run("create", {**_names(group), **_UNTAKEN}, _starts(starts))
 
     async def snapshot(self, group: Group) -> Snapshot:
         ((leases, members, replaced, wall),) = await self._run("snapshot", _names(group))
         return Snapshot(
-            leases=tuple(self._lease(group, row) for row in json.loads(leases)),
-            members=tuple(self._member(row) for row in json.loads(members)),
+            leases=tuple(self._lease(group, row) for row in _rows(leases)),
+            members=tuple(self._member(row) for row in _rows(members)),
             taken_at=wall,
-            replaced=frozenset(json.loads(replaced)),
+            replaced=frozenset(strict_json.loads(replaced)),
         )
 
     async def join(self, group: Group, member: Member) -> None:
         await self._run("join", {**_names(group), **_values(member)})
-        cleaning = {"after_s": FORGET_AFTER_S, "slack_s": self._slack_s}
-        await self._run("forget", {**_names(group), **cleaning}, verb="join")
+        await self._run("forget", {**_names(group), "after_s": FORGET_AFTER_S}, verb="join")
 
     async def heartbeat(self, group: Group, member: Member) -> bool:
         return bool(await self._run("heartbeat", {**_names(group), **_values(member)}))
@@ -124,8 +85,9 @@ class SqlStore(ABC):
         values = {"owner": owner, "ttl_s": _finite("ttl_s", ttl_s)}
         return await self._change("acquire", leases, ("version",), values)
 
-    async def renew(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        return await self._change("renew", leases, ("owner", "epoch", "weight", "ttl_s"))
+    async def renew(self, leases: Sequence[Lease]) -> Renewed:
+        fields = ("owner", "epoch", "weight", "ttl_s")
+        return Renewed(kept=await self._change("renew", leases, fields))
 
     async def release(self, leases: Sequence[Lease]) -> None:
         await self._change("release", leases, ("owner", "epoch", "offered_to"))
@@ -139,7 +101,7 @@ class SqlStore(ABC):
 
     async def split(self, parent: Lease, children: Mapping[str, Checkpoint]) -> bool:
         held = {"parent": parent.partition, "owner": parent.owner, "epoch": parent.epoch}
-        values = {**_names(parent.group), **held}
+        values = {**_names(parent.group), **held, **_UNTAKEN}
         return bool(await self._run("split", values, _starts(children)))
 
     async def groups(self) -> Sequence[Group]:
@@ -152,14 +114,11 @@ class SqlStore(ABC):
         leases: Sequence[Lease],
         fields: Sequence[str],
         values: Mapping[str, Any] | None = None,
-    ) -> Sequence[Lease]:
+    ) -> tuple[Lease, ...]:
         """Change the leases in one statement; the answer has those that changed, in their order."""
         changed = []
         for distinct in _rounds(leases):
-            columns = {
-                field: [_FIELDS[field](lease) for lease in distinct.values()]
-                for field in (*_KEY, *fields)
-            }
+            columns = columns_of(list(distinct.values()), fields)
             found = {tuple(row[:4]): row for row in await self._run(verb, values or {}, columns)}
             changed += [
                 self._lease(lease.group, found[key][3:])
@@ -187,19 +146,28 @@ class SqlStore(ABC):
         )
 
     def _member(self, row: Sequence[Any]) -> Member:
-        instance, incarnation, ttl_s, leaving, age_s = row
+        instance, incarnation, ttl_s, leaving, seen_at, age_s = row
         return Member(
             instance=instance,
             incarnation=incarnation,
             ttl_s=float(ttl_s),
             leaving=bool(leaving),
             age_s=self._age(age_s),
+            version=str(seen_at),
         )
 
     def _age(self, age_s: float) -> float:
-        # The living renew within seconds of the clock being set back; only the dead keep a stamp
-        # that lies ahead, and they must not be waited for until the clock gets there.
-        return LONG_AGO_S if age_s < -self._slack_s else max(0.0, float(age_s))
+        """Below 0 for a stamp that the store's clock has not reached yet."""
+        return float(age_s)
+
+
+def _rows(columns: str) -> Iterator[tuple[Any, ...]]:
+    """Of a list per column, as JSON; a column of no rows may be null."""
+    return zip(*(column or () for column in strict_json.loads(columns)), strict=True)
+
+
+def columns_of(leases: Sequence[Lease], fields: Sequence[str]) -> Columns:
+    return {field: [_FIELDS[field](lease) for lease in leases] for field in (*_KEY, *fields)}
 
 
 def _rounds(leases: Sequence[Lease]) -> list[dict[_Key, Lease]]:

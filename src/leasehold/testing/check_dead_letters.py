@@ -1,7 +1,7 @@
 """What every dead-letter store must do. A store is done when all of these pass.
 
 ``CHECKS`` lists the rules one by one, so that a test runner can report each by name;
-``check_dead_letters`` runs them all. A check gets a function that opens the store anew (all opened
+``check_dead_letters`` runs them all. A check gets a function that reopens the store (all opened
 stores share the same data, as two processes would) and a group that nobody else uses.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from leasehold.core.model import Group
-from leasehold.ports import DeadLetter, DeadLetters, Which
+from leasehold.ports import DeadLetter, DeadLetters, LetterFilter
 
 OpenDeadLetters = Callable[[], Awaitable[DeadLetters]]
 Check = Callable[[OpenDeadLetters, Group], Awaitable[None]]
@@ -31,6 +31,7 @@ def check(rule: Check) -> Check:
 
 
 async def check_dead_letters(open_store: OpenDeadLetters) -> None:
+    """Every rule for a dead-letter store. An assertion fails where one is broken."""
     for rule in CHECKS:
         await rule(open_store, any_group())
 
@@ -130,12 +131,12 @@ async def letters_differ_by_group_partition_sequence_and_token(
         letter,
         replace(letter, sequence=2),
         replace(letter, partition="8"),
-        replace(letter, token="of a hub made anew"),
+        replace(letter, token="of a recreated hub"),
         replace(letter, group=replace(group, feed="cameras")),
         replace(letter, group=replace(group, namespace="offices.local")),
     ]
     await store.put(letters)
-    found = await store.list(Which(group=group.name))
+    found = await store.list(LetterFilter(group=group.name))
     assert [_as_put(each) for each in found] == letters
     await store.close()
 
@@ -224,11 +225,11 @@ async def which_selects_what_fits_in_all_that_is_given(
     other = replace(group, feed="cameras")
     await store.put([any_letter(group, n, partition=str(n % 2)) for n in range(4)])
     await store.put([any_letter(other, n) for n in range(2)])
-    letters = await store.list(Which(group=group.name))
+    letters = await store.list(LetterFilter(group=group.name))
     await store.mark_redriven([letters[0].id, letters[4].id])
 
     async def found(**given: Any) -> list[int]:
-        which = Which(group=group.name, **given)
+        which = LetterFilter(group=group.name, **given)
         listed = [letter.number for letter in await store.list(which)]
         assert sum((await store.count(which)).values()) == len(listed)
         return [[letter.number for letter in letters].index(number) for number in listed]
@@ -255,8 +256,8 @@ async def counts_are_per_group(open_store: OpenDeadLetters, group: Group) -> Non
     other = replace(group, namespace="offices.local")
     await store.put([any_letter(group, n) for n in range(3)])
     await store.put([any_letter(other, 0)])
-    assert await store.count(Which(group=group.name)) == {group: 3, other: 1}
-    assert (await store.count(Which()))[group] == 3
+    assert await store.count(LetterFilter(group=group.name)) == {group: 3, other: 1}
+    assert (await store.count(LetterFilter()))[group] == 3
     await store.close()
 
 
@@ -274,7 +275,7 @@ async def a_purge_removes_exactly_what_was_selected(
         return [letter.sequence for letter in await _all(store, group)]
 
     assert await store.purge(replace(_of(group), older_than_s=3600.0)) == 0
-    assert await store.purge(Which(ids=[letters[0].id, "unknown"])) == 1
+    assert await store.purge(LetterFilter(ids=[letters[0].id, "unknown"])) == 1
     assert await left() == [1, 2, 3, 4, 5]
     assert await store.purge(replace(_of(group), redriven=True)) == 1
     assert await left() == [2, 3, 4, 5]
@@ -283,7 +284,7 @@ async def a_purge_removes_exactly_what_was_selected(
     for expected in (2, 0):  # the answer may have been lost: again is harmless
         assert await store.purge(_of(group)) == expected
     assert await store.get(letters[5].id) is None
-    assert await store.count(Which(group=other.name)) == {other: 1}
+    assert await store.count(LetterFilter(group=other.name)) == {other: 1}
     await store.close()
 
 
@@ -317,6 +318,27 @@ async def several_can_put_at_once(open_store: OpenDeadLetters, group: Group) -> 
 
 
 @check
+async def a_closed_store_opens_again_when_used_and_in_another_event_loop_too(
+    open_store: OpenDeadLetters, group: Group
+) -> None:
+    store = await open_store()
+    await store.put([any_letter(group, 0)])
+    await store.close()
+    await store.close()
+    await store.put([any_letter(group, 1)])
+
+    async def elsewhere() -> None:
+        await store.put([any_letter(group, 2)])
+        await store.close()
+        assert len(await _all(store, group)) == 3
+        await store.close()
+
+    await asyncio.to_thread(asyncio.run, elsewhere())
+    assert len(await _all(store, group)) == 3
+    await store.close()
+
+
+@check
 async def requests_are_counted_by_verb(open_store: OpenDeadLetters, group: Group) -> None:
     store = await open_store()
     before = store.requests.copy()
@@ -324,12 +346,13 @@ async def requests_are_counted_by_verb(open_store: OpenDeadLetters, group: Group
     (letter,) = await store.list(_of(group), limit=1)
     await store.mark_redriven([letter.id])
     grown = store.requests - before
-    assert (grown["put"], grown["list"], grown["mark_redriven"]) == (1, 1, 1)
+    for verb in ("put", "list", "mark_redriven"):
+        assert 1 <= grown[verb] <= 3, "a few for a verb, and not one for each letter"
     await store.close()
 
 
-def _of(group: Group) -> Which:
-    return Which(namespace=group.namespace, feed=group.feed, group=group.name)
+def _of(group: Group) -> LetterFilter:
+    return LetterFilter(namespace=group.namespace, feed=group.feed, group=group.name)
 
 
 async def _all(store: DeadLetters, group: Group) -> Sequence[DeadLetter]:

@@ -3,7 +3,8 @@
 ``CHECKS`` lists the rules one by one, so that a test runner can report each by name;
 ``check_feed`` runs them all. A check gets a function that makes a new, empty feed with at least two
 partitions. ``RETENTION_CHECKS`` are for feeds whose old events a test can remove, and
-``GROWTH_CHECKS`` for feeds whose partitions can become more.
+``GROWTH_CHECKS`` for feeds whose partitions can become more. ``check_feed_faults`` has more rules,
+and ``check_columns`` those for feeds that Spark can read.
 """
 
 from __future__ import annotations
@@ -16,8 +17,16 @@ from operator import attrgetter
 from typing import Any
 
 from leasehold.core.model import Checkpoint
+from leasehold.core.start import AtSequence
 from leasehold.errors import BadInput, PositionGone
-from leasehold.ports import Feed
+from leasehold.ports import Feed, TellsEnds
+from leasehold.testing.check_columns import (
+    COLUMN_CHECKS,
+    COLUMN_RETENTION_CHECKS,
+    COLUMN_ROLLBACK_CHECKS,
+)
+from leasehold.testing.check_feed_faults import CLOCK_CHECKS, CLOSE_CHECKS, ROLLBACK_CHECKS
+from leasehold.testing.run_check import run_check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +41,22 @@ class FeedUnderTest:
     forget: Callable[[str, int], Awaitable[None]] | None = None
     """Remove a partition's batches that end before a sequence number."""
     add_partition: Callable[[], Awaitable[None]] | None = None
+    copy: Callable[[], Awaitable[Callable[[], Awaitable[FeedUnderTest]]]] | None = None
+    """Copy the storage as it is now. What comes of it closes the feed, puts the copy in its place
+    and opens it again, as after a restart."""
+    step_clock: Callable[[float], Awaitable[None]] | None = None
+    """Set the wall clock of those who write by so many seconds."""
     sent: Callable[[Any], bytes] = attrgetter("body")
     """What was sent, from the event that came of it; a feed may hold it in a form of its own."""
+    secrets: Sequence[str] = ()
+    """What the feed connects with and nobody may see."""
+    tells_whole_seconds: bool = False
+    """Of its events' times. An event of the second that a start names may be before or after it, so
+    it must not be skipped."""
     close: Callable[[], Awaitable[None]] | None = None
 
 
+LOOKS = 10
 MakeFeed = Callable[[], Awaitable[FeedUnderTest]]
 Check = Callable[[FeedUnderTest], Awaitable[None]]
 
@@ -50,18 +70,23 @@ def check(rule: Check) -> Check:
     return rule
 
 
-async def check_feed(make: MakeFeed, *, retention: bool = True, growth: bool = True) -> None:
-    for rule in CHECKS + RETENTION_CHECKS * retention + GROWTH_CHECKS * growth:
+async def check_feed(
+    make: MakeFeed,
+    *,
+    retention: bool = True,
+    growth: bool = True,
+    rollback: bool = True,
+    clock: bool = True,
+    columns: bool = True,
+) -> None:
+    """Leave out what a test cannot do to the feed, and ``columns`` if Spark cannot read it."""
+    rules = CHECKS + CLOSE_CHECKS + RETENTION_CHECKS * retention + GROWTH_CHECKS * growth
+    rules += ROLLBACK_CHECKS * rollback + CLOCK_CHECKS * clock
+    if columns:
+        rules += COLUMN_CHECKS + COLUMN_RETENTION_CHECKS * retention
+        rules += COLUMN_ROLLBACK_CHECKS * rollback
+    for rule in rules:
         await run_check(rule, make)
-
-
-async def run_check(rule: Check, make: MakeFeed) -> None:
-    subject = await make()
-    try:
-        await rule(subject)
-    finally:
-        if subject.close is not None:
-            await subject.close()
 
 
 @check
@@ -205,7 +230,8 @@ async def a_time_begins_with_the_first_event_not_older(subject: FeedUnderTest) -
     for wanted in [e.enqueued_at + d for e in events for d in (-moment, 0 * moment, moment)]:
         position = await subject.feed.locate(partition, wanted)
         rest, _ = await _read_all(subject.feed, partition, start=position)
-        assert rest == [event for event in events if event.enqueued_at >= wanted]
+        told = wanted.replace(microsecond=0) if subject.tells_whole_seconds else wanted
+        assert rest == [event for event in events if event.enqueued_at >= told]
     assert await subject.feed.locate(partition, datetime(1970, 1, 2, tzinfo=UTC)) == (
         await subject.feed.locate(partition, "earliest")
     )
@@ -216,7 +242,8 @@ async def a_time_begins_with_the_first_event_not_older(subject: FeedUnderTest) -
 @check
 async def a_start_that_means_nothing_is_refused(subject: FeedUnderTest) -> None:
     partition = (await _partitions(subject))[0]
-    for start in ("yesterday", "sequence:-1", "time:noon", None, datetime(2026, 1, 1)):
+    no_group = "committed:no-such-group"
+    for start in ("yesterday", "sequence:-1", "time:noon", no_group, None, datetime(2026, 1, 1)):
         await _refused(subject.feed.locate(partition, start))
 
 
@@ -238,6 +265,23 @@ async def a_position_beyond_the_end_is_said_to_be_gone(subject: FeedUnderTest) -
     assert gone.latest == end
     assert gone.earliest == await subject.feed.locate(partition, "earliest")
     assert (await _gone(subject.feed.locate(partition, beyond.next_sequence))).latest == end
+
+
+@check
+async def ends_that_are_told_are_where_a_read_finds_nothing(subject: FeedUnderTest) -> None:
+    feed = subject.feed
+    if not isinstance(feed, TellsEnds):
+        return
+    before = await feed.ends()
+    assert sorted(before) == sorted(await _partitions(subject))
+    first = min(before)
+    await subject.send(first, _bodies(0, 5))
+    ends = await feed.ends()
+    assert [partition for partition in ends if ends[partition] != before[partition]] == [first]
+    for partition, end in ends.items():
+        _, position = await _read_all(feed, partition)
+        assert position == end
+        assert (await feed.read(partition, end, 10)).next == end
 
 
 @check
@@ -308,6 +352,24 @@ async def partitions_can_be_read_at_the_same_time(subject: FeedUnderTest) -> Non
     found = await asyncio.gather(*(_read_all(subject.feed, p, 7) for p in partitions))
     for number, (events, _) in enumerate(found):
         assert _sent(subject, events) == _bodies(number, number + 30)
+
+
+@check
+async def a_position_looked_up_while_events_come_is_one_to_read_from(
+    subject: FeedUnderTest,
+) -> None:
+    partition = (await _partitions(subject))[0]
+    sent = 0
+    for _ in range(LOOKS):
+        (extent,) = [e for e in await subject.feed.extents() if e.partition == partition]
+        sending = asyncio.ensure_future(subject.send(partition, _bodies(sent, sent + 2)))
+        end = await subject.feed.locate(partition, AtSequence(extent.end))
+        await sending
+        sent += 2
+        told = await subject.feed.event_times({partition: end})
+        assert not isinstance(told.get(partition), PositionGone), told
+        events, _ = await _read_all(subject.feed, partition, start=end)
+        assert _sent(subject, events) == _bodies(sent - 2, sent)
 
 
 @check

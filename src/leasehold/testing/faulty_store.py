@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from leasehold.core.model import Checkpoint, Group, Lease, Member, Snapshot
 from leasehold.errors import StoreUnavailable
-from leasehold.ports import Clock, LeaseStore
+from leasehold.ports import Clock, LeaseStore, Renewed
 
 T = TypeVar("T")
 
@@ -29,7 +29,12 @@ class Faults:
     stall: float = 0.0
     """It arrives only after ``stall_s``; the caller has given up by then."""
     stall_s: float = 8.0
+    partial: float = 0.0
+    """Of several leases in one request, each gets no answer by itself: it was not reached, or its
+    answer was lost."""
     outage: bool = False
+    silent: bool = False
+    """In an outage requests are not refused but lost."""
 
 
 class FaultyStore:
@@ -67,10 +72,17 @@ class FaultyStore:
         await self._send(lambda: self._store.leave(group, member))
 
     async def acquire(self, leases: Sequence[Lease], owner: str, ttl_s: float) -> Sequence[Lease]:
-        return await self._send(lambda: self._store.acquire(leases, owner, ttl_s))
+        reached, unheard = self._in_part(leases)
+        won = await self._send(lambda: self._store.acquire(reached, owner, ttl_s))
+        return [lease for lease in won if lease.partition not in unheard]
 
-    async def renew(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        return await self._send(lambda: self._store.renew(leases))
+    async def renew(self, leases: Sequence[Lease]) -> Renewed:
+        reached, unheard = self._in_part(leases)
+        answer = await self._send(lambda: self._store.renew(reached))
+        return Renewed(
+            kept=tuple(lease for lease in answer.kept if lease.partition not in unheard),
+            unknown={**answer.unknown, **unheard},
+        )
 
     async def release(self, leases: Sequence[Lease]) -> None:
         await self._send(lambda: self._store.release(leases))
@@ -89,6 +101,27 @@ class FaultyStore:
 
     async def close(self) -> None:
         await self._store.close()
+
+    def _in_part(self, leases: Sequence[Lease]) -> tuple[list[Lease], dict[str, Exception]]:
+        """Those that are reached, and those whose answer will not be heard."""
+        if not self.faults.partial:
+            return list(leases), {}
+        unheard: dict[str, Exception] = {
+            lease.partition: StoreUnavailable("this record gave no answer")
+            for lease in leases
+            if self._chance.random() < self.faults.partial
+        }
+        if leases and len(unheard) == len(leases):
+            self._on_fault("lost request")
+            raise StoreUnavailable("no record gave an answer")
+        if unheard:
+            self._on_fault("partial answer")
+        reached = [
+            lease
+            for lease in leases
+            if lease.partition not in unheard or self._chance.random() < 0.5
+        ]
+        return reached, unheard
 
     async def _send(self, request: Callable[[], Awaitable[T]]) -> T:
         trip = asyncio.ensure_future(self._trip(request))
@@ -112,6 +145,8 @@ class FaultyStore:
         await asyncio.sleep(chance.random() * faults.delay_s)
         if faults.outage:
             self._on_fault("outage")
+            if faults.silent:
+                await asyncio.sleep(faults.stall_s)
             raise StoreUnavailable("the store is not reachable")
         if chance.random() < faults.fail_before:
             self._on_fault("lost request")

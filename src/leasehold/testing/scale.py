@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leasehold.core.balance import by_count, live_members, spread
+from leasehold.core.balance import Assign, by_count, live_members, spread
 from leasehold.testing.sim_time import run_virtual
-from leasehold.testing.simulate import GROUP, Simulation
+from leasehold.testing.sim_world import GROUP
+from leasehold.testing.simulate import Simulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,42 @@ async def _scale(before: int, after: int, replaced: int, partitions: int, seed: 
         later_moves=sim.store.moves - moved,
         counts=tuple(sorted(final.count(name) for name in stay)),
     )
+
+
+def start_up(
+    instances: int,
+    assign: Assign,
+    *,
+    apart_s: float = 4.0,
+    backlog: int = 1_000,
+    partitions: int = 16,
+    seed: int = 0,
+) -> int:
+    """How often leases were taken until long after all have started, one after another, on a feed
+    with a backlog whose partitions all get the same events per second from then on."""
+    return run_virtual(_start_up(instances, assign, apart_s, backlog, partitions, seed))
+
+
+async def _start_up(  # noqa: PLR0917
+    instances: int, assign: Assign, apart_s: float, backlog: int, partitions: int, seed: int
+) -> int:
+    sim = Simulation(seed, partitions=partitions, assign=assign)
+    for partition in sim.feed.leaves():
+        sim.feed.append(partition, backlog)
+    sim.spawn(steady(sim))
+    for _ in range(instances):
+        sim.start()
+        await sim.watch(apart_s)
+    await sim.watch(100)
+    sim.cancel_spawned()
+    return sim.store.moves
+
+
+async def steady(sim: Simulation) -> None:
+    while True:
+        await sim.clock.sleep(0.5)
+        for partition in sim.feed.leaves():
+            sim.feed.append(partition, 10)
 
 
 async def _even(sim: Simulation, stay: list[str]) -> bool:

@@ -34,7 +34,7 @@ class _NeverWaits(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("nothing is left to happen: the simulation would wait for ever")
+            raise RuntimeError("nothing is left to happen: the simulation would wait forever")
         self.now += max(timeout, 0.0)
         return []
 
@@ -56,7 +56,7 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     try:
         return loop.run_until_complete(main)
     finally:
-        for _ in range(20):  # clean-up code may wait once more, and crashed instances for ever
+        for _ in range(20):  # clean-up code may wait once more, and crashed instances forever
             if not (pending := asyncio.all_tasks(loop)):
                 break
             for task in pending:

@@ -1,0 +1,249 @@
+"""Bounded cycles beside one huge batch, plain Structured Streaming and polars alone, in one run.
+
+All ways are warmed up by the same events; the plain way also by a thousand lines only, as it was
+measured before. Its source of files has no ``maxOffsetsPerTrigger``: the limit is a number of
+files, all of one size. Some bodies are broken off in the middle: every way has to notice them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from benchmarks import spark as bench
+from benchmarks.backlog import Application
+from benchmarks.row import Row
+from leasehold.feeds.hub import Hub
+from leasehold.spark import DeltaSink, Progress, SparkProcessor
+from leasehold.stores import open_dead_letters, open_store
+
+EVENTS = 16_000_000
+WARM_EVENTS = 500_000
+BAD = (0.0, 0.001, 0.01)
+FILE_EVENTS = 50_000
+FILES_A_TRIGGER = 10
+"""About two seconds of the plain way."""
+CHUNK = 200_000
+
+
+def run(
+    *, events: int = EVENTS, warm: int = WARM_EVENTS, folder: Path | None = None
+) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        place = Path(name)
+        _make(place / "warm.db", warm, 0.0).close()
+        _as_files(place / "warm.db", place / "warm-files")
+        spark = bench._session(2)
+        with Hub.open(place / "warm.db") as hub:
+            _drain(spark, hub, place / "warm-ours")
+        few = place / "few-files"
+        few.mkdir()
+        (few / "0.txt").write_bytes(b"\n".join(bench.readings(0, 1_000)[1].to_pylist()))
+        _plain(spark, few, place / "few", 0)
+        for number, part in enumerate(BAD):
+            here = place / f"bad-{part}"
+            here.mkdir()
+            yield from _side_by_side(spark, here, events, part, None if number else place)
+        spark.stop()
+        yield from _two_at_once(place, events, warm // 5)
+
+
+def _side_by_side(
+    spark: Any, folder: Path, events: int, part: float, cold: Path | None
+) -> Iterator[Row]:
+    """``cold``: what to warm the plain way up with, if nothing has yet."""
+    name = f"{100 * part:g} % bad rows"
+    with _make(folder / "hub.db", events, part) as hub:
+        _as_files(folder / "hub.db", folder / "files")
+        if cold is not None:  # before it is warmed up like the others
+            seconds, _ = _plain(spark, folder / "files", folder / "cold", 0)
+            yield _row(f"{name}: plain Spark, warmed up by 1,000 lines", events, seconds)
+            _plain(spark, cold / "warm-files", folder / "warm-plain", 0)
+        huge_s, jobs = _drain(spark, hub, folder / "huge", huge=True)
+        yield _row(f"{name}: one huge batch ({len(jobs)} jobs)", events, huge_s)
+        cycles_s, jobs = _drain(spark, hub, folder / "cycles")
+        yield _row(
+            f"{name}: cycles of 2 s, beside one huge batch ({len(jobs)} jobs)",
+            events,
+            cycles_s,
+            huge_s / cycles_s,
+        )
+        full = [each.seconds for each in jobs[len(jobs) // 2 :]]
+        yield Row(what=f"{name}: a cycle, median of the later half", value=median(full), unit="s")
+        for files in (0, FILES_A_TRIGGER):
+            seconds, found = _plain(spark, folder / "files", folder / f"plain-{files}", files)
+            said = "unlimited" if not files else f"{files} files a trigger"
+            yield _row(f"{name}: plain Spark, {said}", events, seconds, seconds / cycles_s)
+            wrong = abs(found - _good(events, part))
+            if wrong:
+                raise AssertionError(f"plain Spark counts {found} readings")
+        seconds = _polars(folder)
+        yield _row(f"{name}: polars alone, in memory", events, seconds, seconds / cycles_s)
+
+
+def _two_at_once(place: Path, events: int, warm: int) -> Iterator[Row]:
+    """Two applications of one core each, from the first job to the last commit."""
+    _make(place / "two.db", events, 0.0).close()
+    folder = place / "two"
+    apps = [Application(folder, place / "two.db", name, warm=warm) for name in ("one", "two")]
+    try:
+        for each in apps:
+            each.ready()
+        for each in apps:
+            each.go()
+        for each in apps:
+            each.wait(lambda each=each: bool(each.all("end")))  # type: ignore[misc]
+    finally:
+        for each in apps:
+            each.kill()
+    bench._require_count(bench._table(folder), events)
+    first = min(each["at"] for app in apps for each in app.all("begin"))
+    last = max(each["at"] for app in apps for each in app.all("done"))
+    yield _row("2 instances at once, one core each", events, last - first)
+
+
+def _row(what: str, events: int, seconds: float, ratio: float | None = None) -> Row:
+    return Row(what=what, value=events / seconds / 1e6, unit="M events/s", ratio=ratio)
+
+
+def _is_bad(first: int, count: int, part: float) -> Any:
+    number = np.arange(first, first + count)
+    return (number * 7919) % 1_000_000 < part * 1_000_000
+
+
+def _good(events: int, part: float) -> int:
+    return int(events - _is_bad(0, events, part).sum())
+
+
+def _make(path: Path, events: int, part: float) -> Hub:
+    hub = Hub.create(path, name="sensors", namespace="bench", partitions=16)
+    for first in range(0, events, CHUNK):
+        count = min(CHUNK, events - first)
+        keys, bodies = bench.readings(first, count)
+        if part:
+            texts = bodies.to_pylist()
+            for row in np.flatnonzero(_is_bad(first, count, part)):
+                texts[row] = texts[row][:40]
+            bodies = pa.array(texts, pa.binary())
+        hub.send_columns(keys, bodies)
+    return hub
+
+
+def _as_files(hub: Path, folder: Path) -> None:
+    """As lines, in files of one size, each of several partitions."""
+    folder.mkdir()
+    lines: list[bytes] = []
+    count = 0
+
+    def write(some: Sequence[bytes]) -> None:
+        nonlocal count
+        (folder / f"{count:05d}.txt").write_bytes(b"\n".join(some) + b"\n")
+        count += 1
+
+    with Hub.open(hub) as opened:
+        for each in asyncio.run(opened.extents()):
+            for bodies in bench._bodies(opened, each.partition, each.first, each.end):
+                lines += bodies.to_pylist()
+                while len(lines) >= FILE_EVENTS:
+                    write(lines[:FILE_EVENTS])
+                    del lines[:FILE_EVENTS]
+    if lines:
+        write(lines)
+
+
+def _drain(
+    spark: Any, hub: Hub, folder: Path, *, huge: bool = False
+) -> tuple[float, list[Progress]]:
+    folder.mkdir()
+    told: list[Progress] = []
+    sink = DeltaSink(folder / "table")
+    settings = bench.AT_ONCE if huge else {}
+    processor = SparkProcessor(
+        spark,
+        hub,
+        group="activity",
+        store=open_store(f"sqlite:///{folder}/leases.db"),
+        on_batch=sink.write,
+        on_progress=told.append,
+        schema=bench.SCHEMA,
+        at_source=bench.per_home_minute,
+        dead_letters=open_dead_letters(f"sqlite:///{folder}/dead.db"),
+        tasks=2,
+        **settings,
+    )
+    if huge:
+        processor._pacer.take_all()
+    seconds = bench._timed(lambda: processor.run(until_drained=True))
+    return seconds, told
+
+
+def _plain(spark: Any, files: Path, folder: Path, files_a_trigger: int) -> tuple[float, int]:
+    """What a user of Spark would write: read lines, parse, group, write. How many it counted."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415
+
+    def write(df: Any, number: int) -> None:
+        event = sql.from_json("value", bench.SCHEMA).alias("event")
+        minute = sql.floor(sql.col("ts") / 60_000).alias("minute")
+        good = df.select(event).select("event.*").where("ts is not null")
+        good.groupBy("home_id", minute).agg(
+            sql.count("*").alias("count"),
+            sql.sum("value").alias("sum"),
+            sql.min("value").alias("min"),
+            sql.max("value").alias("max"),
+        ).write.mode("append").parquet(str(folder / "rows"))
+
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    reader = spark.readStream.schema("value string")
+    if files_a_trigger:
+        reader = reader.option("maxFilesPerTrigger", str(files_a_trigger))
+    query = reader.text(str(files)).writeStream.foreachBatch(write).trigger(availableNow=True)
+    query = query.option("checkpointLocation", str(folder / "checkpoint"))
+    seconds = bench._timed(lambda: query.start().awaitTermination())
+    return seconds, int(pl.read_parquet(folder / "rows" / "*.parquet")["count"].sum())
+
+
+def _polars(folder: Path) -> float:
+    environment = {k: v for k, v in os.environ.items() if k != "POLARS_MAX_THREADS"}
+    code = "import sys; from benchmarks.cycles import polars_alone; polars_alone(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder / "files")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return float(json.loads(done.stdout))
+
+
+def polars_alone(folder: str) -> None:
+    """With all cores, on lines in memory; bad ones are left out beforehand, as polars does not take
+    any."""
+    lines = [line for file in sorted(Path(folder).iterdir()) for line in file.open("rb")]
+    text = b"".join(line for line in lines if line.endswith(b"}\n"))
+    schema = {
+        "home_id": pl.String,
+        "sensor_id": pl.String,
+        "type": pl.String,
+        "value": pl.Float64,
+        "battery": pl.Float64,
+        "ts": pl.Int64,
+    }
+    warm = text[: text.rindex(b"\n", 0, len(text) // 8) + 1]
+    for some in (warm, text):
+        began = time.perf_counter()
+        frame = pl.read_ndjson(some, schema=schema).with_columns(partition=pl.lit("0"))
+        bench.per_home_minute(frame)
+        seconds = time.perf_counter() - began
+    print(json.dumps(seconds))

@@ -1,0 +1,1 @@
+"""The home-security application: sensors, alerts, and how they are processed."""

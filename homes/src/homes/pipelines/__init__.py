@@ -1,0 +1,1 @@
+"""How readings are processed: aggregates, alerts, notifications, an archive."""

@@ -1,0 +1,1 @@
+"""The sensors of many homes: believable days, sent to a hub."""

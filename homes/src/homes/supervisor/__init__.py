@@ -1,0 +1,1 @@
+"""The application's processes on one machine: started, started again, stopped."""

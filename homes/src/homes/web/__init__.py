@@ -1,0 +1,1 @@
+"""The web application: *My home* for residents, *Operations* for operators."""

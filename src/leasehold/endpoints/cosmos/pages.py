@@ -1,0 +1,103 @@
+"""Pages of documents: queries and plain lists, with continuations that outlive splits."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from leasehold.core import strict_json
+from leasehold.endpoints.cosmos.account import Collection
+from leasehold.endpoints.cosmos.items import shown
+from leasehold.endpoints.cosmos.ranges import Scope
+from leasehold.endpoints.cosmos.refusals import Refusal
+from leasehold.endpoints.cosmos.sql import Query, Running
+from leasehold.endpoints.cosmos.sql.run import Place, Resume
+from leasehold.feeds.container.file import Place as StoredPlace
+
+PAGE_BYTES = 4 << 20
+ITEMS = 100
+ITEMS_MAX = 1000
+CONTINUATION_CHARS_MAX = 8000
+
+
+class ItemPage(NamedTuple):
+    values: list[Any]
+    continuation: str | None
+
+
+def items_wanted(headers: Mapping[str, str]) -> int:
+    text = headers.get("x-ms-max-item-count", str(ITEMS)).strip()
+    if text in ("-1", "0", ""):
+        return ITEMS_MAX
+    if not text.isascii() or not text.isdigit():
+        raise Refusal(400, f"x-ms-max-item-count is a number, not {text!r:.40}.")
+    return min(int(text[:9]), ITEMS_MAX)
+
+
+def page_of(
+    collection: Collection, query: Query, scope: Scope, headers: Mapping[str, str]
+) -> ItemPage:
+    resume = _parsed(headers.get("x-ms-continuation"))
+    most = items_wanted(headers)
+    running = Running(query, resume, most)
+    from_start = resume is None or query.order_by or query.is_distinct
+    behind = None if resume is None or from_start else StoredPlace(*resume.place)
+    values: list[Any] = []
+    size = 0
+    last: tuple[Place, list[list[Any]]] | None = None
+    given = resume.given if resume else 0
+    documents = _documents(collection, scope, behind)
+    for result in running.page(documents):
+        if len(values) == most or size > PAGE_BYTES:
+            assert last is not None
+            return ItemPage(values, _text(Resume(*last, given + len(values))))
+        values.append(result.value)
+        last = result.place, result.order
+        size += len(json.dumps(result.value))
+    return ItemPage(values, None)
+
+
+def _documents(
+    collection: Collection, scope: Scope, behind: StoredPlace | None
+) -> Iterator[tuple[Place, dict[str, Any]]]:
+    for place, document in collection.documents.scan(*scope.hashes, behind):
+        if scope.holds(collection.rules.key_value(document)):
+            yield place, shown(collection, document)
+
+
+def _text(resume: Resume) -> str:
+    hash, key, id = resume.place
+    at = [hash, {"bytes": key.decode()} if isinstance(key, bytes) else key, id]
+    plain = json.dumps({"at": at, "order": resume.order, "given": resume.given})
+    text = urlsafe_b64encode(plain.encode()).decode()
+    if len(text) > CONTINUATION_CHARS_MAX:
+        raise Refusal(400, "What this query sorts by is too long to go on from on a next page.")
+    return text
+
+
+def _parsed(text: str | None) -> Resume | None:
+    if not text:
+        return None
+    try:
+        found = strict_json.loads(urlsafe_b64decode(text.encode("ascii")))
+        hash, key, id = found["at"]
+        key = key["bytes"].encode() if isinstance(key, dict) else key
+        order, given = found["order"], found["given"]
+        fits = isinstance(hash, int) and isinstance(id, str) and isinstance(given, int)
+        if fits and isinstance(key, str | int | float | bytes) and _is_order(order):
+            return Resume((hash, key, id), order, given)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        pass
+    raise Refusal(400, f"The continuation {text!r:.80} is none of this endpoint.")
+
+
+def _is_order(order: Any) -> bool:
+    return isinstance(order, list) and all(
+        isinstance(each, list)
+        and len(each) == 2
+        and isinstance(each[0], int)
+        and isinstance(each[1], str | int | float)
+        for each in order
+    )

@@ -1,1 +1,0 @@
-"""The home-security application: sensors, alerts, and what is made of them."""

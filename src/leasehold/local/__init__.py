@@ -1,0 +1,1 @@
+"""Shared ground for the adapters: files, queries and clocks of this machine."""

@@ -1,0 +1,1 @@
+"""Watching and steering a group from outside."""

@@ -1,0 +1,290 @@
+"""``DeltaSink``: each event's effect in a Delta table exactly once.
+
+A commit adds a batch's files and, for each partition of the feed, says up to which sequence the
+table has it (``marks``). It is made with the table as it was looked at before: if anybody has
+committed the same partition since, Delta refuses it. So neither a crash between commit and
+checkpoint nor a zombie can make anything count twice, whatever the lease store knows. A group may
+begin anywhere before what is committed, after any number of crashes: what the table has is skipped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import Field, PrimitiveType
+from deltalake.transaction import AddAction
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from leasehold.core import strict_json
+from leasehold.core.model import Group
+from leasehold.core.ranges import Range
+from leasehold.errors import SinkUnavailable, StaleBatch
+from leasehold.ports import SinkBatch, SinkMark
+from leasehold.sinks import Fence, still_held, writer_of
+from leasehold.spark.delta.files import Files, StorageTrouble
+from leasehold.spark.delta.marks import Ids, MarkReader, files_of, mark
+from leasehold.spark.delta.rewind import DeltaRewind
+from leasehold.spark.delta.schema import (
+    FIRST,
+    WRITER,
+    as_in_table,
+    require_fit,
+    with_own_columns,
+)
+from leasehold.spark.executor_errors import raised_in_executor
+
+log = logging.getLogger("leasehold.spark")
+COMMIT_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What one write is to commit, as far as it is still held then."""
+
+    batch: SinkBatch
+    schema: pa.Schema
+    marks: Mapping[str, SinkMark]
+    files: Files
+
+
+class DeltaSink:
+    """A table at a URL: a local folder, or ``az://container/folder`` and what else the
+    ``deltalake`` package knows, with ``storage_options`` as it knows them. Secrets are best left to
+    the environment, where it looks for them, too."""
+
+    def __init__(
+        self,
+        url: str | Path,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        partition_by: Sequence[str] = (),
+        key: str = "partition",
+    ) -> None:
+        """
+        Args:
+            storage_options: of the storage, as the `deltalake` package knows them
+            partition_by: columns of the table that make its folders; none that are binary, decimal
+                or nested
+            key: the column that says which partition of the feed a row is of
+        """
+        text = str(url)
+        self.url = text if "://" in text else str(Path(text).resolve())
+        self.options = dict(storage_options or {})
+        self.partition_by = tuple(partition_by)
+        self.key = key
+        self._marks = MarkReader(self.url, self.options)
+        self._idle: list[DeltaTable] = []
+        """Opened by writes that are over: to bring one up to date is quicker than to open it."""
+        self._fence = Fence(self.url, "" if key == "partition" else f" --sink-key {key}")
+
+    def write(self, df: DataFrame, batch: SinkBatch) -> None:
+        """Commit the rows, or raise having committed nothing. ``df`` must have kept the column that
+        says which partition of the feed a row is of."""
+        arrow = to_arrow_schema(df.schema, timezone="UTC")
+        schema = with_own_columns(arrow, self.key, self.partition_by)
+        with self._private(schema) as table:
+            require_fit(table, schema, self.url, self.partition_by)
+            wanted = self._fence.check(batch, self._marks_of(table, batch))
+            files = Files(
+                url=self.url,
+                options=self.options,
+                schema=as_in_table(schema, table),
+                partition_by=self.partition_by,
+                ranges={each.partition: each for each in batch.ranges},
+                writer=writer_of(batch.group, batch.identity),
+                key=self.key,
+            )
+            began = time.perf_counter()
+            added = self._asked(files.write, df, batch)
+            batch.took("job", time.perf_counter() - began)
+            began = time.perf_counter()
+            rows: list[Any] = []
+            try:
+                held = still_held(batch)
+                rows = files.only(added, {each.partition for each in held})
+            finally:
+                files.remove([row.path for row in added if row not in rows])
+            # From here on files stay, whatever fails: a commit whose answer is lost names them.
+            work = _Work(batch=batch, schema=schema, marks=wanted, files=files)
+            self._commit(table, work, held, rows)
+            batch.took("commit", time.perf_counter() - began)
+
+    def rewinding(self, group: Group, identity: str) -> DeltaRewind:
+        """A rewind of what this group of this feed has here."""
+        return DeltaRewind(self, group, identity)
+
+    def table(self) -> DeltaTable:
+        """The table as it is now."""
+        try:
+            return DeltaTable(self.url, storage_options=self.options)
+        except TableNotFoundError:
+            raise
+        except (DeltaError, OSError) as error:
+            raise self._unavailable("cannot be read", error) from error
+
+    def rows(self) -> ds.Dataset:
+        """What is in the table now, to be read with Arrow.
+
+        In filters, cast texts (``field("name").cast("string") == …``): files that a rewind has
+        rewritten hold them as views, which Arrow cannot compare otherwise."""
+        local = None if "://" in self.url else files_of(self.url, self.options)
+        return self.table().to_pyarrow_dataset(filesystem=local)
+
+    def marks(self, table: DeltaTable) -> Mapping[str, int]:
+        """All application transactions, by id, as of this table's version."""
+        try:
+            return self._marks.read(table)
+        except (OSError, ValueError) as error:
+            raise self._unavailable("has a log that cannot be read", error) from error
+
+    @contextmanager
+    def _private(self, schema: pa.Schema) -> Iterator[DeltaTable]:
+        """The table as it is now, for one write alone: if anybody else brought it up to date in the
+        middle, the commit would not collide with what came between."""
+        table = self._updated() or self._opened(schema)
+        if WRITER not in _names(table) and FIRST in _names(table):
+            table = self._with_writer(table)
+        yield table
+        self._idle.append(table)
+
+    def _updated(self) -> DeltaTable | None:
+        try:
+            table = self._idle.pop()
+            table.update_incremental()
+            return table
+        except (IndexError, DeltaError, OSError):  # the log may have been tidied up since
+            return None
+
+    def _opened(self, schema: pa.Schema) -> DeltaTable:
+        try:
+            return self.table()
+        except TableNotFoundError:
+            pass
+        try:
+            DeltaTable.create(
+                self.url,
+                schema=Schema.from_arrow(schema),
+                mode="ignore",
+                partition_by=list(self.partition_by),
+                storage_options=self.options,
+            )
+        except (DeltaError, OSError) as error:  # maybe because another instance was first
+            log.debug("making the table: %s", error)
+        try:
+            return self.table()
+        except TableNotFoundError as error:
+            raise self._unavailable("cannot be made", error) from error
+
+    def _with_writer(self, table: DeltaTable) -> DeltaTable:
+        """A table from before rows said whose they are gets the column for it."""
+        try:
+            table.alter.add_columns(Field(WRITER, PrimitiveType("string"), nullable=True))
+        except (DeltaError, OSError) as error:  # maybe because another instance was first
+            log.debug("adding column %s: %s", WRITER, error)
+        return self.table()
+
+    def _marks_of(self, table: DeltaTable, batch: SinkBatch) -> dict[str, SinkMark]:
+        marks = self.marks(table)
+        return {
+            each.partition: Ids.of(batch.group, batch.identity, each.partition).mark(marks)
+            for each in batch.ranges
+        }
+
+    def _commit(
+        self,
+        table: DeltaTable,
+        work: _Work,
+        held: Sequence[Range],
+        rows: Sequence[Any],
+    ) -> None:
+        for _ in range(COMMIT_TRIES):
+            marks = []
+            for each in held:
+                ids = Ids.of(work.batch.group, work.batch.identity, each.partition)
+                marks.append(mark(ids.done, work.marks[each.partition].next_sequence))
+                marks.append(mark(ids.history, work.marks[each.partition].history))
+            try:
+                table.create_write_transaction(
+                    _actions(rows),
+                    mode="append",
+                    schema=table.schema(),
+                    partition_by=list(self.partition_by),
+                    commit_properties=CommitProperties(app_transactions=marks),
+                )
+                return
+            except CommitFailedError as error:
+                # Somebody else was first, with these partitions or with something that does not
+                # matter here, such as a compaction: the table tells.
+                log.info("%s: %s; looking again", work.batch.instance, error)
+                held = self._look_again(table, work, held)
+                rows = work.files.only(rows, {each.partition for each in held})
+            except (DeltaError, OSError) as error:
+                raise self._unavailable("does not take a commit", error) from error
+        raise SinkUnavailable(f"{self.url}: {COMMIT_TRIES} commits in a row came too late")
+
+    def _look_again(
+        self, table: DeltaTable, work: _Work, held: Sequence[Range]
+    ) -> tuple[Range, ...]:
+        """What is still to be committed, with the table as it is now. What somebody else has
+        committed meanwhile is left out like what is lost."""
+        try:
+            table.update_incremental()
+        except (DeltaError, OSError) as error:
+            raise self._unavailable("cannot be read", error) from error
+        batch = work.batch
+        require_fit(table, work.schema, self.url, self.partition_by)
+        try:
+            self._fence.check(batch, self._marks_of(table, batch), held)
+        except StaleBatch as stale:
+            if stale.begin_at.keys() >= {each.partition for each in held}:
+                lost = dict.fromkeys(batch.lost(), None)
+                raise StaleBatch(str(stale), lost | stale.begin_at) from stale
+            batch.leave_out({p: self._overtaken(p, at) for p, at in stale.begin_at.items()})
+        return still_held(batch)
+
+    def _overtaken(self, partition: str, at: object) -> SinkUnavailable | None:
+        if not isinstance(at, int):
+            return at if isinstance(at, SinkUnavailable) else None
+        return SinkUnavailable(f"{self.url} has partition {partition} up to {at} by now")
+
+    def _asked(self, write: Any, df: DataFrame, batch: SinkBatch) -> list[Any]:
+        """The job may fail because of an event or because of the storage: only the first counts."""
+        try:
+            return list(write(df, batch))
+        except Exception as error:
+            if (trouble := raised_in_executor(error, [StorageTrouble])) is not None:
+                raise self._unavailable("does not take files", trouble[1]) from error
+            raise
+
+    def _unavailable(self, what: str, error: BaseException | str) -> SinkUnavailable:
+        return SinkUnavailable(f"the table {self.url} {what}: {error}")
+
+
+def _actions(rows: Sequence[Any]) -> list[Any]:
+    now_ms = time.time_ns() // 1_000_000
+    return [
+        AddAction(
+            path=row.path,
+            size=row.size,
+            partition_values=strict_json.loads(row.values),
+            modification_time=now_ms,
+            data_change=True,
+            stats=row.stats,
+        )
+        for row in rows
+    ]
+
+
+def _names(table: DeltaTable) -> set[str]:
+    return {field.name for field in table.schema().fields}

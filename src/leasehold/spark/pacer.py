@@ -1,0 +1,55 @@
+"""The pace of one instance's jobs: what the next one may take, by those that have ended."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from leasehold.core import pacing
+from leasehold.core.pacing import Cycle
+
+JOBS_AT_ONCE = 2
+"""One at work, and during a backlog another that is about to take over."""
+BEGIN_NEXT_AT = 0.8
+"""When the next job begins, as a part of the cycle's target: planning it and committing the one
+before then cost no time in which Spark has nothing to do."""
+
+
+class Pacer:
+    """Threads may share it."""
+
+    def __init__(self, *, target_s: float, max_events: int, overlap: bool) -> None:
+        self.target_s = target_s
+        self.jobs_at_once = JOBS_AT_ONCE if overlap else 1
+        self._pacing = pacing.begin(target_s, max_events)
+        self._lock = threading.Lock()
+
+    @property
+    def events(self) -> int:
+        """How many events a job may take that begins now."""
+        return self._pacing.events
+
+    @property
+    def claim_events(self) -> int:
+        """How many events all partitions may have claimed: enough for every job at once."""
+        return self.jobs_at_once * self.events
+
+    @property
+    def begin_next_s(self) -> float:
+        """How long a job has run when the next one may begin."""
+        return BEGIN_NEXT_AT * self.target_s
+
+    @property
+    def overdue_s(self) -> float:
+        """How long a job that begins now may take before it is cancelled for smaller ones."""
+        return self._pacing.overdue_s
+
+    def take_all(self) -> None:
+        """Begin with all that is allowed rather than small: for measurements."""
+        self._pacing = replace(self._pacing, events=self._pacing.max_events)
+
+    def ended(self, events: int, seconds: float, *, finished: bool = True) -> None:
+        """A job has ended. Not ``finished``: it was cancelled, because it took too long."""
+        cycle = Cycle(events=events, seconds=seconds, finished=finished)
+        with self._lock:
+            self._pacing = self._pacing.after(cycle)

@@ -1,0 +1,1 @@
+"""Reading ranges of a feed as rows: what the executors run, and the DataFrame over it."""

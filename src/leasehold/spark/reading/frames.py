@@ -1,0 +1,115 @@
+"""Ranges as a DataFrame, with nothing but the DataFrame API, so that Spark Connect will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from math import inf
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from leasehold.core.ranges import Range, pack
+from leasehold.errors import BadInput
+from leasehold.spark.reading.columns import CORRUPT, decoded
+from leasehold.spark.reading.decode import Decoder
+from leasehold.spark.reading.task import Address, AtSource, Letters, Reading, schema_after
+
+CORES_KEPT_S = 5.0
+MIN_SPLIT = 20_000
+"""Fewer events than this are not worth a task of their own."""
+
+
+def arrow_schema(schema: Any) -> pa.Schema:
+    """A user's schema, as a ``StructType`` or as DDL text."""
+    try:
+        struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    except Exception as error:
+        raise BadInput(f"schema {schema!r} cannot be understood: {error}") from error
+    if not isinstance(struct, StructType):
+        raise BadInput(
+            f'schema must be text like "home_id string, value double" or a StructType, '
+            f"not {schema!r}"
+        )
+    if len(set(struct.names)) < len(struct.names):
+        raise BadInput(f"schema names a column twice: {', '.join(struct.names)}")
+    return to_arrow_schema(struct, timezone="UTC")
+
+
+def plan_reading(
+    address: Address,
+    *,
+    schema: pa.Schema | None = None,
+    at_source: AtSource | None = None,
+    letters: Letters | None = None,
+) -> Reading:
+    """How to read columns: exactly those of the schema; with none, those of the feed."""
+    own = address.columns.schema
+    wanted = own if schema is None else schema
+    typed = decoded(wanted, own)
+    decoder = Decoder(typed) if len(typed) or CORRUPT in wanted.names else None
+    result = wanted if at_source is None else schema_after(at_source, wanted)
+    return Reading(
+        address=address,
+        schema=wanted,
+        decoder=decoder,
+        letters=letters,
+        at_source=at_source,
+        result=result,
+    )
+
+
+def tasks_for(ranges: Sequence[Range], cores: int) -> tuple[tuple[Range, ...], ...]:
+    events = sum(len(each) for each in ranges)
+    return pack(ranges, max(1, min(cores, events // MIN_SPLIT)), min_split=MIN_SPLIT)
+
+
+class Source:
+    """What a batch's DataFrame is made of: one task per element of ``tasks``. Reading begins when
+    it is used, in the executors."""
+
+    def __init__(
+        self, spark: SparkSession, reading: Reading, tasks: Sequence[Sequence[Range]]
+    ) -> None:
+        self._spark, self.reading, self.tasks = spark, reading, tasks
+
+    @cached_property
+    def df(self) -> DataFrame:
+        return self.map(iter, from_arrow_schema(self.reading.result))
+
+    def map(self, work: Callable[[Iterator[pa.RecordBatch]], Any], schema: Any) -> DataFrame:
+        """Whatever ``work`` makes of each task's rows."""
+        reading, tasks = self.reading, self.tasks
+
+        def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                for task in batch.column(0).to_pylist():
+                    yield from work(reading.read(tasks[task]))
+
+        numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
+        return numbers.mapInArrow(run, schema)
+
+
+class Cores:
+    """How many tasks run at once, as far as the session tells: Spark Connect does not. Executors
+    come and go, so it is asked again and again, but not for every job of many."""
+
+    def __init__(self, spark: SparkSession, now: Callable[[], float] = monotonic) -> None:
+        self._spark, self._now = spark, now
+        self._known, self._asked_at = 0, -inf
+
+    def __call__(self) -> int:
+        if self._now() - self._asked_at >= CORES_KEPT_S:
+            self._known, self._asked_at = cores_of(self._spark), self._now()
+        return self._known
+
+
+def cores_of(spark: SparkSession) -> int:
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:
+        return int(spark.conf.get("spark.default.parallelism", "0") or 0) or 2

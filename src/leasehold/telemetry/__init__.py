@@ -1,0 +1,1 @@
+"""What a processor reports about itself, and how it is given out."""

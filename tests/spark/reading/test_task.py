@@ -1,0 +1,154 @@
+"""What an executor does with a task, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import leasehold as lh
+from leasehold.core.model import Group
+from leasehold.core.ranges import Range
+from leasehold.errors import BadInput, FeedUnavailable
+from leasehold.ports import LetterFilter
+from leasehold.spark.reading.columns import CORRUPT
+from leasehold.spark.reading.frames import plan_reading
+from leasehold.spark.reading.task import NO_FIT, Address, Letters, columnar
+
+GROUP = Group(namespace="t", feed="h", name="activity")
+BODIES = [
+    b'{"home": "H1", "value": 1.5}',
+    b"{",
+    b'{"home": "H2", "value": "high"}',
+    b"\xff\xfe",
+    b'{"home": "H3"}',
+]
+TYPED = [("home", pa.string()), ("value", pa.float64())]
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> lh.Hub:
+    hub = lh.Hub.create(tmp_path / "h.db", name="h", namespace="t", partitions=1)
+    hub.send([lh.EventData(body) for body in BODIES])
+    return hub
+
+
+def read(hub: Any, columns: list[Any], first: int = 0, end: int = 5, **how: Any) -> pa.Table:
+    reading = plan_reading(Address.of(hub), schema=pa.schema(columns), **how)
+    reading = pickle.loads(pickle.dumps(reading)) if "at_source" not in how else reading
+    batches = list(reading.read([Range(partition="0", first=first, end=end)]))
+    return pa.Table.from_batches(batches, reading.result)
+
+
+def test_rows_that_do_not_fit_stay_with_nulls_and_their_body(hub: lh.Hub) -> None:
+    table = read(hub, [("sequence", pa.int64()), *TYPED, (CORRUPT, pa.string())])
+    assert table.to_pydict() == {
+        "sequence": [0, 1, 2, 3, 4],
+        "home": ["H1", None, None, None, "H3"],
+        "value": [1.5, None, None, None, None],
+        CORRUPT: [None, "{", '{"home": "H2", "value": "high"}', "\\xff\\xfe", None],
+    }
+
+
+def test_rows_that_do_not_fit_stay_even_where_nobody_asks_for_their_body(hub: lh.Hub) -> None:
+    assert read(hub, TYPED)["home"].to_pylist() == ["H1", None, None, None, "H3"]
+    assert read(hub, [(CORRUPT, pa.string())])[CORRUPT].null_count == 5 - 2
+
+
+def test_with_a_place_for_them_rows_that_do_not_fit_become_dead_letters(
+    hub: lh.Hub, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/dead.db"
+    letters = Letters(store=lh.open_dead_letters(url), group=GROUP)
+    columns = [("sequence", pa.int64()), *TYPED]
+    assert read(hub, columns, letters=letters)["sequence"].to_pylist() == [0, 4]
+    found = asyncio.run(lh.open_dead_letters(url).list(LetterFilter()))
+    assert [(letter.sequence, letter.body) for letter in found] == [
+        (1, BODIES[1]),
+        (2, BODIES[2]),
+        (3, BODIES[3]),
+    ]
+    assert {letter.error for letter in found} == {NO_FIT}
+    assert {letter.group for letter in found} == {GROUP}
+    # A task that is run again puts them again, and there is still one of each.
+    read(hub, columns, letters=letters)
+    assert len(asyncio.run(lh.open_dead_letters(url).list(LetterFilter()))) == 3
+
+
+def test_dead_letters_that_executors_cannot_reach_are_refused() -> None:
+    with pytest.raises(BadInput, match="out of the reach of Spark's executors"):
+        Letters(store=lh.open_dead_letters("memory://here"), group=GROUP)
+
+
+def test_the_users_function_gets_chunks_and_says_what_columns_there_are(hub: lh.Hub) -> None:
+    def per_home(frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.group_by("home").agg(pl.len().alias("count")).sort("home")
+
+    table = read(hub, TYPED, at_source=per_home)
+    assert table.schema.types == [pa.string(), pa.int64()]
+    assert table.to_pydict() == {"home": [None, "H1", "H3"], "count": [3, 1, 1]}
+
+
+def test_a_function_that_returns_no_frame_is_refused_when_the_reading_is_planned(
+    hub: lh.Hub,
+) -> None:
+    with pytest.raises(BadInput, match="must return a polars DataFrame, not a NoneType"):
+        read(hub, TYPED, at_source=lambda frame: None)
+
+
+def test_deleted_documents_are_no_bad_rows(tmp_path: Path) -> None:
+    with lh.Container.create(
+        tmp_path / "c.db",
+        name="c",
+        namespace="t",
+        partition_key="/id",
+        ranges=1,
+        versions_s=1e9,
+    ) as container:
+        container.upsert({"id": "a", "value": 1})
+        container.upsert({"id": "b", "value": "high"})
+        container.delete("a", "a")
+        columns = [("operation", pa.string()), ("value", pa.float64()), (CORRUPT, pa.string())]
+        table = read(container.feed("all"), columns, 1, 4)
+        assert table["operation"].to_pylist() == ["insert", "insert", "delete"]
+        assert table["value"].to_pylist() == [1.0, None, None]
+        assert [row is None for row in table[CORRUPT].to_pylist()] == [True, False, True]
+
+
+def test_a_feed_that_was_made_anew_is_not_taken_for_the_old_one(hub: lh.Hub) -> None:
+    reading = plan_reading(Address.of(hub))
+    list(reading.read([Range(partition="0", first=0, end=5)]))
+    hub.close()
+    for file in hub.path.parent.iterdir():
+        file.unlink()
+    anew = lh.Hub.create(hub.path, name="h", namespace="t", partitions=1)
+    anew.send([lh.EventData(b"other")] * 5)
+    with pytest.raises((FeedUnavailable, BadInput), match="recreated"):
+        list(reading.read([Range(partition="0", first=0, end=5)]))
+    again = plan_reading(Address.of(anew))
+    (batch,) = again.read([Range(partition="0", first=0, end=1)])
+    assert batch["body"].to_pylist() == [b"other"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ([("sequence", pa.string())], "column sequence is int64, not string"),
+        ([("v", pa.decimal128(9, 2))], "column v cannot be decoded to decimal128"),
+        ([(CORRUPT, pa.int64())], "column _corrupt_record must be a string"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(hub: lh.Hub, columns: list[Any], told: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        read(hub, columns)
+    assert told in str(caught.value)
+
+
+def test_only_feeds_that_executors_can_open_are_taken() -> None:
+    with pytest.raises(BadInput, match="cannot be read by Spark"):
+        columnar(object())
