@@ -8,6 +8,7 @@ import sys
 import time
 
 from chaos.instance import end_with_parent
+from support.feed_files import can_be_split
 
 import leasehold as lh
 
@@ -30,8 +31,7 @@ def main() -> None:
             container.upsert({"id": id, "home": home, "n": n})
         if splits and time.monotonic() >= splits[0]:
             del splits[0]
-            ranges = [each.id for each in container.ranges() if not each.split]
-            container.split(chance.choice(ranges))
+            container.split(chance.choice(can_be_split(container)))
         time.sleep(chance.uniform(0, 0.01))
     print(n, "writes,", said["splits"], "splits")
 

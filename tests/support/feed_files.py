@@ -13,6 +13,12 @@ from leasehold.core.event import EventData
 from leasehold.feeds.container import Container
 
 
+def can_be_split(container: Container) -> list[str]:
+    """Splits in the middle of the documents end with ranges of a single hash."""
+    ranges = container.ranges()
+    return [each.id for each in ranges if not each.split and each.low < each.high]
+
+
 class HubFile:
     """What these tests do with a feed: events are letters."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.blocking import result_of
+from support.feed_files import can_be_split
 
 from leasehold.core.change import Change
 from leasehold.core.model import Checkpoint
@@ -81,7 +82,7 @@ def test_a_write_that_returned_survives_a_kill_and_a_torn_one_never_shows(
         rest = writer.stdout.read().split()
         returned[f"p{life}"] = int(rest[-1]) if rest else 0
         assert writer.wait() == -signal.SIGKILL
-        container.split(chance.choice([r.id for r in container.ranges() if not r.split]))
+        container.split(chance.choice(can_be_split(container)))
     for name, last in returned.items():
         documents = [d for n in range(7) for d in container.list(f"{name}-{n}")]
         assert len(documents) == 10
