@@ -18,6 +18,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ EVENTHUBS_JS = {
 }
 AXE = {"axe-core": "4.14.0"}
 COSMOS_JS = {"@azure/cosmos": "4.9.3", "@vercel/cosmosdb-server": "1.0.1"}
+FETCH_PAUSES_S = (2.0, 10.0)
 JAVA_OLDEST = 17
 NODE_OLDEST = 18
 
@@ -89,6 +91,19 @@ def run(command: Sequence[str | Path], **env: str) -> None:
         raise StepFailed(f"{shlex.join(words)} ended with {done.returncode}:\n{tail}")
 
 
+def fetch(command: Sequence[str | Path], **env: str) -> None:
+    """Run what gets packages from a registry: one that does not answer now often does a little
+    later, and caches are shared with other checkouts that may be fetching, too."""
+    for pause_s in FETCH_PAUSES_S:
+        try:
+            run(command, **env)
+            return
+        except StepFailed:
+            say(f"that did not work; again in {pause_s:g} s")
+            time.sleep(pause_s)
+    run(command, **env)
+
+
 def output_of(command: Sequence[str | Path]) -> str:
     """What a command prints (both streams), or nothing if it cannot be run."""
     try:
@@ -108,7 +123,7 @@ def output_of(command: Sequence[str | Path]) -> str:
 
 def pip(*arguments: str | Path) -> None:
     options = ["--quiet", "--disable-pip-version-check", "--no-input", "-c", "constraints.txt"]
-    run([VENV_PYTHON, "-m", "pip", "install", *options, *arguments])
+    fetch([VENV_PYTHON, "-m", "pip", "install", *options, *arguments])
 
 
 def add_wheel(group: str) -> None:
@@ -126,8 +141,8 @@ def can_use_apt() -> bool:
 
 def apt_install(*packages: str) -> None:
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-    run(["apt-get", "-q", "update"], **quiet)
-    run(["apt-get", "-q", "-y", "--no-install-recommends", "install", *packages], **quiet)
+    fetch(["apt-get", "-q", "update"], **quiet)
+    fetch(["apt-get", "-q", "-y", "--no-install-recommends", "install", *packages], **quiet)
 
 
 def link(name: str, target: Path) -> None:
@@ -177,7 +192,7 @@ def wheels() -> None:
     shutil.rmtree(TOOLS / "wheels", ignore_errors=True)
     options = ["--quiet", "--disable-pip-version-check", "--no-input", "-c", "constraints.txt"]
     what = [*project["project"]["dependencies"], "pytest"]
-    run([VENV_PYTHON, "-m", "pip", "download", *options, "-d", TOOLS / "wheels", *what])
+    fetch([VENV_PYTHON, "-m", "pip", "download", *options, "-d", TOOLS / "wheels", *what])
 
 
 def java_version(java: str | Path) -> int:
@@ -310,7 +325,7 @@ def node_packages(folder: Path, packages: Mapping[str, str]) -> None:
         options = "--ignore-scripts --no-package-lock --no-audit --no-fund --no-update-notifier"
         what = ["install", *wanted, *options.split()]
         try:
-            run([*npm, *what, "--prefix", folder], **npm_environment(node))
+            fetch([*npm, *what, "--prefix", folder], **npm_environment(node))
         except StepFailed as reason:
             raise StepFailed(
                 f"The tests need {', '.join(packages)}; npm could not get it.\n{reason}"
@@ -340,7 +355,7 @@ def jars(name: str) -> None:
         "-retrieve",
     ]
     try:
-        run([program, "-jar", ivy, *what, folder / "[artifact]-[revision](-[classifier]).[ext]"])
+        fetch([program, "-jar", ivy, *what, folder / "[artifact]-[revision](-[classifier]).[ext]"])
     except StepFailed as reason:
         raise StepFailed(
             f"The tests need Java libraries ({listed.relative_to(ROOT)}), which could not be "

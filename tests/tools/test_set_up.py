@@ -93,3 +93,17 @@ def test_a_failed_step_says_what_it_ran_and_what_that_printed(
     with pytest.raises(set_up.StepFailed, match=r"broken ended with 3:\nthe reason"):
         set_up.run([broken])
     assert "the reason" in (tmp_path / "log").read_text()
+
+
+def test_what_is_fetched_is_tried_again_when_it_does_not_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(set_up, "TOOLS", tmp_path)
+    monkeypatch.setattr(set_up, "LOG", tmp_path / "log")
+    monkeypatch.setattr(set_up, "FETCH_PAUSES_S", (0.0, 0.0))
+    tries = tmp_path / "tries"
+    third = program(tmp_path / "third", f'echo try >> {tries}; [ "$(wc -l < {tries})" = 3 ]')
+    set_up.fetch([third])
+    assert len(tries.read_text().splitlines()) == 3
+    with pytest.raises(set_up.StepFailed):  # from now on it never comes
+        set_up.fetch([third])
