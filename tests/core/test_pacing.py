@@ -11,7 +11,7 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.core.pacing import FIRST_EVENTS, Cycle, Pacing, begin, share
+from leasehold.core.pacing import FIRST_EVENTS, GROWTH_MAX, Cycle, Pacing, begin, share
 from leasehold.core.ranges import Range
 
 MANY = 1 << 40
@@ -139,7 +139,20 @@ def test_a_long_cycle_makes_the_next_one_smaller_at_once(
     if seconds > target_s:
         assert after.events <= max(1, events * target_s / seconds)
     else:
-        assert now <= after.events <= 4 * now
+        assert now <= after.events <= GROWTH_MAX * now
+
+
+@given(rates, targets, small_parts, st.floats(0.5, 1.0))
+def test_it_tells_how_long_a_cycle_will_take(
+    rate: float, target_s: float, part: float, size: float
+) -> None:
+    assert begin(target_s, MANY).expected_s(20_000) == target_s, "nothing was measured yet"
+    seconds = linear(rate, part * target_s)
+    pacing, _ = run(begin(target_s, MANY), seconds, 40)
+    events = max(1, int(size * pacing.events))
+    slack_s = 2 / rate
+    low_s, high_s = 0.7 * seconds(events) - slack_s, 1.3 * seconds(events) + slack_s
+    assert low_s <= pacing.expected_s(events) <= high_s
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**8), st.floats(0, 1e4)), max_size=20))

@@ -248,13 +248,32 @@ def test_in_a_backlog_the_next_job_begins_before_the_last_one_has_ended() -> Non
     asyncio.run(main())
 
 
-def test_a_job_that_is_quick_is_not_overtaken() -> None:
-    """What comes meanwhile waits, and becomes one job rather than several small ones."""
+def test_in_a_backlog_jobs_that_are_quick_follow_each_other_without_a_gap() -> None:
+    """While cycles are still growing, each is far from the target."""
     slow, pacer = Slow(), Pacer(target_s=3600.0, max_events=10, overlap=True)
+    pacer.ended(10, 0.01)
 
     async def main() -> None:
         jobs = jobs_of(slow, pacer)
-        first = asyncio.ensure_future(jobs.handle(part("0", 0, 5), alone=False))
+        asked = [
+            asyncio.ensure_future(jobs.handle(part(each, 0, 5), alone=False)) for each in "0123"
+        ]
+        assert await asyncio.to_thread(slow.begun["2"].wait, 60)
+        for each in "0123":
+            slow.end[each].set()
+        await asyncio.gather(*asked)
+
+    asyncio.run(main())
+
+
+def test_a_job_that_is_quick_is_not_overtaken() -> None:
+    """What comes meanwhile waits, and becomes one job rather than several small ones."""
+    slow, pacer = Slow(), Pacer(target_s=3600.0, max_events=10, overlap=True)
+    pacer.ended(10, 0.01)
+
+    async def main() -> None:
+        jobs = jobs_of(slow, pacer)
+        first = asyncio.ensure_future(jobs.handle(part("0", 0, 4), alone=False))
         assert await asyncio.to_thread(slow.begun["0"].wait, 60)
         rest = [asyncio.ensure_future(jobs.handle(part(each, 0, 1), alone=False)) for each in "12"]
         await asyncio.sleep(0.3)

@@ -16,7 +16,10 @@ from leasehold.core.ranges import Range, pick
 
 FIRST_EVENTS = 20_000
 """Of the first cycle, before anything was measured."""
-GROWTH_MAX = 4.0
+GROWTH_MAX = 16.0
+"""What is fixed makes small cycles look slow, so one that fits by their rate is never too large."""
+CUT = 4.0
+"""How much smaller than what fits a cycle is after one that was cancelled."""
 SEEN_MAX = 16
 """How many of the last cycles tell what a cycle costs whatever its size."""
 CHANGE = 3.0
@@ -63,6 +66,14 @@ class Pacing:
         after it may: so something is done, and learned, whatever it costs."""
         return OVERDUE * max(self.wanted_s, _typical(self.seen)[1]) if self.seen else inf
 
+    def expected_s(self, events: int) -> float:
+        """How long a cycle of this size takes, by the last ones; without any, the target."""
+        if not self.seen:
+            return self.target_s
+        usual_events, usual_s = _typical(self.seen[-FEW:])
+        fixed_s = min(self.fixed_s, usual_s)
+        return fixed_s + (usual_s - fixed_s) * events / usual_events
+
     def after(self, cycle: Cycle) -> Pacing:
         """The pace once this cycle has ended."""
         if cycle.events < 1:
@@ -76,14 +87,14 @@ class Pacing:
         else:  # a small one says little about large ones, and is no reason to take less
             events = max(float(self.events), min(fitting, self.events * GROWTH_MAX))
         if learned.alike >= SEEN_MAX:  # take less once (or more), to find out what is fixed
-            events = events / 3 if events >= 3 else GROWTH_MAX
+            events = events / 3 if events >= 3 else 4.0
             learned = replace(learned, alike=0)
         return replace(learned, events=max(1, min(int(events), self.max_events)))
 
     def _cut(self, cycle: Cycle) -> Pacing:
         """So small that it fits even if the cancelled one was far from its end: to grow again takes
         a cycle or two."""
-        events = cycle.events * self.wanted_s / (GROWTH_MAX * max(cycle.seconds, self.wanted_s))
+        events = cycle.events * self.wanted_s / (CUT * max(cycle.seconds, self.wanted_s))
         return replace(self, events=max(1, min(int(events), self.events)), seen=(), alike=0)
 
     def _learned(self, cycle: Cycle) -> Pacing:

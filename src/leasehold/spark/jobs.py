@@ -95,7 +95,7 @@ class Jobs:
         self._wants, self._stopping = wants, stopping
         self._waiting: list[_Request] = []
         self._running: dict[asyncio.Task[None], float] = {}
-        """Attempts under way, and when each began."""
+        """Attempts under way, and when the next one may begin beside each."""
         self._overdue: Counter[str] = Counter()
         """By partition: how many of its jobs were overdue since one was done without more time."""
         self._changed = asyncio.Event()
@@ -147,7 +147,7 @@ class Jobs:
             return gathered_at - now
         if len(self._running) >= self._pacer.jobs_at_once:
             return LOOK_S
-        return max(gathered_at, max(self._running.values()) + self._pacer.begin_next_s) - now
+        return max(gathered_at, *self._running.values()) - now
 
     def _take(self) -> list[_Request]:
         """Those that wait longest, as many as a job may have; one that failed before, alone."""
@@ -171,7 +171,8 @@ class Jobs:
 
     def _begin(self, requests: Sequence[_Request]) -> None:
         task = asyncio.ensure_future(self._attempt(requests))
-        self._running[task] = self._clock.monotonic()
+        events = sum(len(each.range) for each in requests)
+        self._running[task] = self._clock.monotonic() + self._pacer.begin_next_s(events)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

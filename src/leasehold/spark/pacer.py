@@ -10,9 +10,9 @@ from leasehold.core.pacing import Cycle
 
 JOBS_AT_ONCE = 2
 """One at work, and during a backlog another that is about to take over."""
-BEGIN_NEXT_AT = 0.8
-"""When the next job begins, as a part of the cycle's target: planning it and committing the one
-before then cost no time in which Spark has nothing to do."""
+LEAD = 0.1
+"""How long before a job's end the next one begins, as a part of the cycle's target: planning it and
+committing the one before then cost no time in which Spark has nothing to do."""
 
 
 class Pacer:
@@ -34,10 +34,13 @@ class Pacer:
         """How many events all partitions may have claimed: enough for every job at once."""
         return self.jobs_at_once * self.events
 
-    @property
-    def begin_next_s(self) -> float:
-        """How long a job has run when the next one may begin."""
-        return BEGIN_NEXT_AT * self.target_s
+    def begin_next_s(self, events: int) -> float:
+        """How long a job of this size has run when the next one may begin. Without a backlog jobs
+        are small, and what comes meanwhile is gathered for one job after it."""
+        pacing = self._pacing
+        full = 2 * events >= pacing.events
+        ends_s = min(self.target_s, pacing.expected_s(events)) if full else self.target_s
+        return max(0.0, ends_s - LEAD * self.target_s)
 
     @property
     def overdue_s(self) -> float:

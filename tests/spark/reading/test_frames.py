@@ -1,11 +1,20 @@
-"""How many tasks a job is cut into."""
+"""How many tasks a job is cut into, and what is left of one in its worker."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from leasehold.spark.reading.frames import CORES_KEPT_S, Cores
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+import leasehold as lh
+from leasehold.core.ranges import Range
+from leasehold.spark.reading.frames import CORES_KEPT_S, Cores, Source, plan_reading
+from leasehold.spark.reading.task import Address
 
 
 def test_executors_that_come_and_go_are_noticed_without_asking_for_every_job() -> None:
@@ -29,3 +38,22 @@ def test_executors_that_come_and_go_are_noticed_without_asking_for_every_job() -
 def test_cores_are_not_asked_for_before_the_first_job() -> None:
     spark: Any = SimpleNamespace()
     Cores(spark)
+
+
+def test_garbage_collections_after_each_task_pass_over_what_packages_have_loaded(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = lh.Hub.create(tmp_path / "hub.db", name="sensors", namespace="test", partitions=1)
+    hub.send([lh.EventData(b"x")], partition_id=0)
+    reading = plan_reading(Address.of(hub))
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        assert sum(each.num_rows for each in batches) == 1
+        yield pa.RecordBatch.from_pydict(
+            {"kept": [gc.get_freeze_count()], "looked_at": [len(gc.get_objects())]}
+        )
+
+    for _ in range(2):  # a worker that had none before says 0
+        tasks = [(Range(partition="0", first=0, end=1),)]
+        found = Source(spark, reading, tasks).map(count, "kept long, looked_at long").collect()
+    assert found[0].kept > 10 * found[0].looked_at

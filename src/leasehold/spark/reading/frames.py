@@ -17,7 +17,14 @@ from leasehold.core.ranges import Range, pack
 from leasehold.errors import BadInput
 from leasehold.spark.reading.columns import CORRUPT, decoded
 from leasehold.spark.reading.decode import Decoder
-from leasehold.spark.reading.task import Address, AtSource, Letters, Reading, schema_after
+from leasehold.spark.reading.task import (
+    Address,
+    AtSource,
+    Letters,
+    Reading,
+    keep_what_is_loaded,
+    schema_after,
+)
 
 CORES_KEPT_S = 5.0
 MIN_SPLIT = 20_000
@@ -89,6 +96,7 @@ class Source:
             for batch in numbers:
                 for task in batch.column(0).to_pylist():
                     yield from work(reading.read(tasks[task]))
+            keep_what_is_loaded()
 
         numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
         return numbers.mapInArrow(run, schema)

@@ -34,7 +34,7 @@ from leasehold.errors import BadInput
 from leasehold.feeds import open_feed
 from leasehold.ports import ColumnarFeed
 from leasehold.spark.reading.frames import arrow_schema, cores_of, plan_reading, tasks_for
-from leasehold.spark.reading.task import Address, Reading, columnar
+from leasehold.spark.reading.task import Address, Reading, columnar, keep_what_is_loaded
 from leasehold.spark.source.options import MAX_EVENTS_PER_TRIGGER, Options
 from leasehold.spark.source.positions import (
     Offset,
@@ -91,6 +91,7 @@ class _Tasks:
         feed, ranges = partition.value
         address = replace(self._reading.address, identity=feed)
         yield from replace(self._reading, address=address).read(ranges)
+        keep_what_is_loaded()
 
 
 class BatchReader(_Tasks, DataSourceReader):
