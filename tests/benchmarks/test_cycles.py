@@ -11,7 +11,7 @@ pytestmark = pytest.mark.takes_s(60)
 CYCLES = """
 from pathlib import Path
 from benchmarks import cycles
-cycles.FILE_EVENTS, cycles.BAD = 2_000, (0.01,)
+cycles.FILE_EVENTS, cycles.BAD, cycles.ROUNDS = 2_000, (0.01,), 1
 rows = cycles.run(events=20_000, warm=2_000, folder=Path(sys.argv[1]))
 """
 
