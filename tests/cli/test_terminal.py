@@ -214,6 +214,21 @@ def test_ctrl_c_ends_all_workers_of_verify_at_once_and_again_changes_nothing() -
     assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
 
 
+def test_terminating_verify_ends_its_workers_too() -> None:
+    process = subprocess.Popen(
+        [*PROGRAM, "verify", "--seeds", "1000000", "--jobs", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    wait_until(lambda: len(_children(process.pid)) >= 2)
+    workers = _children(process.pid)
+    process.terminate()
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert said.split() == [b"stopped"]
+    assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
+
+
 def _children(pid: int) -> list[int]:
     listed = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False

@@ -24,6 +24,7 @@ from leasehold.testing.sabotage import Sabotage
 from leasehold.testing.simulate import SimReport, simulate
 
 console = Console()
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def verify(
@@ -103,12 +104,11 @@ def _reports(
     if jobs == 1:
         yield from map(run, range(first, first + seeds))
         return
-    # Begun while Ctrl-C is ignored, workers ignore it from their first moment on.
-    with _interrupts(signal.SIG_IGN):
-        pool = ProcessPoolExecutor(jobs)
-        pool.submit(os.getpid).result()
-    with _interrupts(_interrupt_once):
+    with _on(*STOPS, call=_stop_once):
+        pool = ProcessPoolExecutor(jobs, initializer=_begin_worker)
         try:
+            with _held_back(signal.SIGINT):
+                pool.submit(os.getpid).result()
             yield from pool.map(run, range(first, first + seeds), chunksize=4)
         except BaseException:
             for worker in multiprocessing.active_children():
@@ -118,19 +118,37 @@ def _reports(
     pool.shutdown()
 
 
+def _begin_worker() -> None:
+    """A terminal sends Ctrl-C to all of them, but only the first process decides what it means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 @contextmanager
-def _interrupts(handler: Any) -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, handler)
+def _held_back(number: signal.Signals) -> Iterator[None]:
+    """It comes later, here; processes that are begun meanwhile have time to say what it does."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is handler:
-            signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _interrupt_once(*_: object) -> None:
+@contextmanager
+def _on(*signals: signal.Signals, call: Any) -> Iterator[None]:
+    before = {each: signal.signal(each, call) for each in signals}
+    try:
+        yield
+    finally:
+        for each, former in before.items():
+            if signal.getsignal(each) is call:
+                signal.signal(each, former)
+
+
+def _stop_once(*_: object) -> None:
     """A second Ctrl-C has nothing more to stop, and must not come between."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in STOPS:
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
