@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -131,9 +130,7 @@ def web(folder: Path, port: int) -> Iterator[Running]:
         running.end(signal.SIGKILL)
 
 
-def test_a_killed_web_process_comes_back_under_an_open_page(town: Town) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+def test_a_killed_web_process_comes_back_under_an_open_page(town: Town, port: int) -> None:
     home, secrets = "H000001", Secrets.load(town.places.secrets)
     browser = Browser(f"http://127.0.0.1:{port}")
     newest = """
