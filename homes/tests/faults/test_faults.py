@@ -160,7 +160,7 @@ def test_a_killed_web_process_comes_back_under_an_open_page(town: Town, port: in
 def test_a_killed_demo_leaves_no_process_and_the_next_start_goes_on(town: Town) -> None:
     """The last one here, for nothing runs any more after it."""
     town.demo.end(signal.SIGKILL)
-    wait_for(lambda: not processes(town.folder), "all parts to end by themselves", 60)
+    wait_for(lambda: not processes(town.folder), "all parts to end by themselves")
     before = account(town.folder)
     with demo(town.folder, *OPTIONS, "--headless", "--minutes", "0.1", instances=1) as second:
         assert second.end() == 0, second.text

@@ -147,7 +147,7 @@ def test_a_hub_that_was_recreated_is_another_one_over_kafka_too(
 def test_where_there_is_no_kafka_endpoint_bulk_reading_goes_over_amqp(served: Endpoint) -> None:
     served.hub.send_columns(None, [b"a", b"b"], partition_id="2")
     with reserved_port() as nowhere:
-        feed = open_feed(f"{served.url}?timeout_s=1&kafka=127.0.0.1:{nowhere}")
+        feed = open_feed(f"{served.url}?timeout_s=3&kafka=127.0.0.1:{nowhere}")
         (chunk,) = feed.read_columns([Range(partition="2", first=0, end=2)])
         assert [event.body for event in chunk.events([0, 1])] == [b"a", b"b"]
         feed.close()
