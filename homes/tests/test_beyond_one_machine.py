@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -69,11 +68,10 @@ def test_the_scaler_asks_for_our_lag_of_the_pipelines_group() -> None:
 
 @pytest.mark.servers
 @pytest.mark.timeout(3 * PATIENCE_S)
-def test_the_program_runs_answers_probes_and_stops(tmp_path: Path) -> None:
+def test_the_program_runs_answers_probes_and_stops(tmp_path: Path, port: int) -> None:
     with lh.Hub.create(tmp_path / "hub.db", name="h", namespace="t", partitions=2) as hub:
         send_reading(hub, home_id(3), "motion", 1.0)
     (tmp_path / "pipeline.py").write_text(program())
-    port = free_port()
     environ = {
         **os.environ,
         "FEED": "hub.db",
@@ -90,7 +88,7 @@ def test_the_program_runs_answers_probes_and_stops(tmp_path: Path) -> None:
 
     def answer(path: str) -> str:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as found:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as found:
                 return str(found.read().decode())
         except OSError:
             return ""
@@ -105,8 +103,3 @@ def test_the_program_runs_answers_probes_and_stops(tmp_path: Path) -> None:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -23,7 +23,7 @@ from homes.local.places import Places
 pytestmark = pytest.mark.takes_s(80)
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 400.0
+PATIENCE_S = 800.0
 
 
 @pytest.mark.servers

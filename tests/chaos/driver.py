@@ -267,8 +267,13 @@ class Chaos:
                 or (code == 0 and each.leaving)
                 or (code == -signal.SIGKILL and each.life.killed)
                 or (code == REPLACED and self._is_replaced(each))
-                # Told to stop when it was about to end by itself, and no longer caught signals.
-                or (code == -signal.SIGTERM and each.leaving and self._is_replaced(each))
+                # Told to stop when it was about to end by itself, and no longer caught signals,
+                # or before it caught any.
+                or (
+                    code == -signal.SIGTERM
+                    and each.leaving
+                    and (self._is_replaced(each) or not each.log.exists())
+                )
             )
             if not called:
                 raise WentWrong(f"{each.life.instance} ended: {code}\n{each.process.printed()}")

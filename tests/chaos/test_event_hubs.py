@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from chaos.driver import PARTITIONS, Action, Chaos, Script
 from chaos.feeds import event_hub_place
-from chaos.test_chaos import QUICK, SECONDS, SEED, run
+from chaos.test_chaos import PATIENT, QUICK, SECONDS, SEED, run
 from support.amqp_endpoint import served_hub
 
-pytestmark = pytest.mark.takes_s(45)
+pytestmark = [PATIENT, pytest.mark.takes_s(45)]
 
 
 def test_whatever_happens_to_instances_and_endpoint_nothing_is_lost_or_out_of_order(

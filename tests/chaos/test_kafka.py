@@ -11,10 +11,10 @@ from chaos.conftest import KINDS
 from chaos.driver import PARTITIONS, Action, Chaos, Script
 from chaos.feeds import kafka_place
 from chaos.stores import Store
-from chaos.test_chaos import QUICK, SECONDS, SEED, run
+from chaos.test_chaos import PATIENT, QUICK, SECONDS, SEED, run
 from support.kafka import Kafka
 
-pytestmark = pytest.mark.takes_s(60)
+pytestmark = [PATIENT, pytest.mark.takes_s(60)]
 
 STORES = KINDS if "LEASEHOLD_CHAOS_S" in os.environ else KINDS[:1]
 

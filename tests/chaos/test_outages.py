@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from chaos.driver import Chaos, Script
 from chaos.stores import Store
-from chaos.test_chaos import QUICK, SECONDS, SEED, run
+from chaos.test_chaos import PATIENT, QUICK, SECONDS, SEED, run
 
-pytestmark = pytest.mark.takes_s(90)
+pytestmark = [PATIENT, pytest.mark.takes_s(90)]
 
 
 def test_an_outage_of_the_store_takes_no_lease_from_its_owner(store: Store, tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ import pytest
 from chaos.instance import REPLACED
 from chaos.processes import Process, Processes, WentWrong, wait_until
 from chaos.stores import Store
-from chaos.test_chaos import SECONDS, SEED
+from chaos.test_chaos import PATIENT, SECONDS, SEED
 from support.blocking import result_of
 from support.cosmos_process import served_container
 
 import leasehold as lh
 
-pytestmark = pytest.mark.takes_s(110)
+pytestmark = [PATIENT, pytest.mark.takes_s(110)]
 
 Mode = Literal["latest", "all"]
 MODES: dict[str, Mode] = {"notify": "latest", "archive": "all"}

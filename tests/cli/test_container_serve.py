@@ -43,7 +43,7 @@ def serving(*words):
             assert "http" in said, said + process.stderr.read()
             yield re.search(r"(https?://\S+)", said)[1], said
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
             assert process.stdout.read().endswith("stopped\n")
         finally:
             process.kill()

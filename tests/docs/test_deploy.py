@@ -91,10 +91,9 @@ def test_figures_on_the_page_are_those_of_the_settings() -> None:
     assert f"{TIMING.alive_s:g} s by default" in PAGE
 
 
-def test_the_program_runs_answers_probes_and_stops(tmp_path: Path) -> None:
+def test_the_program_runs_answers_probes_and_stops(tmp_path: Path, port: int) -> None:
     make_hub(tmp_path, events=4).close()
     (tmp_path / "worker.py").write_text(program())
-    port = _free_port()
     environ = {
         **os.environ,
         "FEED": "hub.db",
@@ -107,15 +106,17 @@ def test_the_program_runs_answers_probes_and_stops(tmp_path: Path) -> None:
         [sys.executable, "worker.py"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True
     )
 
+    url = f"http://127.0.0.1:{port}"
+
     def answers(path: str) -> bool:
         try:
-            return urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5).status == 200
+            return urllib.request.urlopen(f"{url}{path}", timeout=60).status == 200
         except OSError:
             return False
 
     try:
         wait_until(lambda: answers("/readyz") and answers("/healthz"))
-        metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()
+        metrics = urllib.request.urlopen(f"{url}/metrics", timeout=60).read()
         assert f'member="alerts-0-{process.pid}"'.encode() in metrics
         assert process.stdout is not None
         assert len([process.stdout.readline() for _ in range(16)]) == 16
@@ -125,8 +126,3 @@ def test_the_program_runs_answers_probes_and_stops(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-
-
-def _free_port() -> int:
-    with lh.serve_metrics(lh.Registry(), 0) as server:
-        return int(server.port)

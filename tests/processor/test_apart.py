@@ -24,7 +24,7 @@ from support.processing import (
 import leasehold as lh
 from leasehold.processor.apart import apart, call_on, run_on, using
 
-TTL_S = 3.0
+TTL_S = 6.0
 
 
 @pytest.fixture

@@ -374,14 +374,16 @@ def test_all_versions_and_deletes_are_delivered_in_order(container, leases):
 
 def test_with_manual_checkpoints_only_what_the_handler_saved_is_done(container, leases):
     put(container, *range(5))
+    handled = []
 
     def on_changes(changes, context):
         if changes[0].document["n"] != 4:
             context.checkpoint(changes[-1])
+        handled.extend(changes)
 
     one = processor(container, leases, on_changes, start="beginning", checkpoint=manual())
     with Running(one):
-        time.sleep(1.0)
+        until(lambda: len(handled) == 5)
     seen = []
     processor(container, leases, seen.extend).run(until_drained=True)
     assert len(seen) < 5

@@ -49,6 +49,13 @@ import pathlib
 folder = pathlib.Path(".")
 store.heartbeat = stuck
 """
+WAITS = """
+import pathlib
+def wait(event):
+    print("in hand", flush=True)
+    while not pathlib.Path("go on").exists():
+        time.sleep(0.01)
+"""
 
 
 @contextmanager
@@ -68,10 +75,10 @@ def worker(
         process.communicate()
 
 
-def ask(url: str, path: str) -> tuple[int, str]:
+def ask(url: str, path: str, timeout_s: float = PATIENCE_S) -> tuple[int, str]:
     """0: no answer."""
     try:
-        with urllib.request.urlopen(url + path, timeout=2) as answer:
+        with urllib.request.urlopen(url + path, timeout=timeout_s) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read().decode()
@@ -111,21 +118,21 @@ def test_a_stopped_process_does_not_answer_and_is_alive_again_when_it_goes_on(
     with worker(tmp_path) as (process, url):
         wait_until(lambda: ask(url, "/readyz")[0] == 200)
         process.send_signal(signal.SIGSTOP)
-        assert ask(url, "/healthz")[0] == 0
+        assert ask(url, "/healthz", timeout_s=2)[0] == 0
         process.send_signal(signal.SIGCONT)
         wait_until(lambda: ask(url, "/healthz")[0] == 200 and ask(url, "/readyz")[0] == 200)
 
 
 def test_while_it_stops_it_is_alive_and_not_ready(tmp_path: Path) -> None:
     hub = make_hub(tmp_path, partitions=1, events=1)
-    wait = "lambda event: print('in hand', flush=True) or time.sleep(3)"
-    with worker(tmp_path, handler=wait) as (process, url):
+    with worker(tmp_path, prelude=WAITS, handler="wait", drain_timeout_s=600.0) as (process, url):
         assert process.stdout is not None
         assert process.stdout.readline() == "in hand\n"
         wait_until(lambda: ask(url, "/readyz")[0] == 200)
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: ask(url, "/readyz")[0] == 503)
         assert ask(url, "/healthz")[0] == 200
+        (tmp_path / "go on").touch()
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, out) == (0, "over\n")
     hub.close()

@@ -657,11 +657,11 @@ def test_a_plain_handler_that_hangs_is_told_and_the_batch_comes_again(tmp_path, 
         on_event=on_event,
         on_error=lambda error, context: told.append(error),
         on_partition_close=closed.append,
-        handler_timeout_s=0.5,
+        handler_timeout_s=2.0,
         retry=lh.Retry(backoff_s=0.01),
     ).run(until_drained=True)
     assert isinstance(told[0], lh.HandlerHung)
-    assert "handler_timeout_s=0.5" in str(told[0])
+    assert "handler_timeout_s=2" in str(told[0])
     assert closed == ["hung", "shutdown"]
     assert seen.by_partition == each(1, 5)  # what was done before it hung is not done again
     go.set()
@@ -674,11 +674,11 @@ def test_the_time_limit_is_for_one_event_not_for_a_run_of_them(tmp_path, store):
     seen, told = Seen(), []
 
     def on_event(event):
-        time.sleep(0.02)
+        time.sleep(0.03)
         seen.event(event)
 
     hub = make_hub(tmp_path, partitions=1, events=100)
-    make_processor(hub, store, on_event=on_event, on_error=told.append, handler_timeout_s=1.0).run(
+    make_processor(hub, store, on_event=on_event, on_error=told.append, handler_timeout_s=2.0).run(
         until_drained=True
     )
     assert (told, seen.by_partition) == ([], each(1, 100))

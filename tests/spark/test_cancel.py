@@ -192,7 +192,9 @@ def test_a_job_that_became_slow_is_cancelled_and_others_get_it_done(
 
 
 TWICE = """
-import sys
+import logging, sys
+logging.basicConfig(level=logging.INFO)
+logging.getLogger("py4j").setLevel(logging.WARNING)
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 import leasehold as lh
@@ -211,20 +213,28 @@ processor(
 """
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_second_ctrl_c_ends_java_and_its_python_workers(tmp_path: Path) -> None:
     make_hub(tmp_path, 50, partitions=1).close()
     script = TWICE.format(tests=str(Path(__file__).parents[1]), folder=str(tmp_path))
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    said = tmp_path / "said"
+    with (
+        said.open("wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             java = int(process.stdout.readline().split()[1])
             wait_for(lambda: workers(tmp_path), "the job has begun")
             process.send_signal(signal.SIGINT)
-            time.sleep(0.5)
-            assert process.poll() is None, "the first one waits for the job"
+            wait_for(lambda: "stopping in order" in said.read_text(), "the first one is heard")
+            assert process.poll() is None, "and waits for the job"
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE_S) == 130
             wait_for(lambda: not runs(java), "Java has ended")

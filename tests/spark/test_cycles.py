@@ -78,7 +78,7 @@ def test_a_stop_does_not_wait_for_spark_to_warm_up(spark: SparkSession, tmp_path
     try:
         assert begun.wait(60)
         worker.stop()
-        thread.join(15)
+        thread.join(60)
         assert not thread.is_alive()
     finally:
         end.set()

@@ -112,13 +112,12 @@ def test_it_shares_a_group_with_plain_processors(spark: SparkSession, tmp_path: 
 
     async def main() -> None:
         running = [asyncio.ensure_future(each.run_async()) for each in (plain, other)]
-        async with asyncio.timeout(60):
-            await until(lambda: len(plain.partitions) == len(other.partitions) == 2)
-            await asyncio.to_thread(send, hub, 400, 1000)
-            await until(lambda: len(seen) + len(rows) >= 800)
-            for each in (plain, other):
-                each.stop()
-            await asyncio.gather(*running)
+        await until(lambda: len(plain.partitions) == len(other.partitions) == 2)
+        await asyncio.to_thread(send, hub, 400, 1000)
+        await until(lambda: len(seen) + len(rows) >= 800)
+        for each in (plain, other):
+            each.stop()
+        await asyncio.gather(*running)
 
     asyncio.run(main())
     places = [(e.partition, e.sequence) for e in seen] + [(r.partition, r.sequence) for r in rows]
@@ -361,7 +360,7 @@ def test_a_crash_between_commit_and_checkpoint_counts_nothing_twice(
         died.set()
         time.sleep(3600)
 
-    first = processor(spark, hub, tmp_path, on_batch=dies, lease_ttl_s=1.0, instance="first")
+    first = processor(spark, hub, tmp_path, on_batch=dies, lease_ttl_s=6.0, instance="first")
 
     async def main() -> None:
         running = asyncio.ensure_future(first.run_async())
@@ -390,7 +389,7 @@ def test_a_lease_lost_in_mid_job_makes_only_that_part_void(
             worker._host.workers[stolen[0]].lose()
         sink.write(df, batch)
 
-    worker = processor(spark, hub, tmp_path, on_batch=on_batch, lease_ttl_s=1.0)
+    worker = processor(spark, hub, tmp_path, on_batch=on_batch)
     ranges: list[set[str]] = []
     write = sink.write
 

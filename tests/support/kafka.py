@@ -16,7 +16,6 @@ import base64
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -199,22 +198,16 @@ def cluster(nodes: int = 1, *, tls: bool = False, **settings: str) -> Iterator[K
     if not any(JARS.glob("kafka-server-*.jar")):
         raise servers.ServerFailed(f"{JARS} has no Kafka: `make test` sets it up")
     more = {name.replace("_", "."): value for name, value in settings.items()}
-    for attempt in range(1, servers.PORT_ATTEMPTS + 1):
-        with ExitStack() as stack:
-            folder = stack.enter_context(servers._folder())
-            try:
-                started = _start(stack, folder, nodes, tls, more)
-            except servers.ServerFailed as error:
-                if "Address already in use" in str(error) and attempt < servers.PORT_ATTEMPTS:
-                    continue
-                raise
-            yield started
-            return
+    with ExitStack() as stack:
+        folder = stack.enter_context(servers._folder())
+        yield _start(stack, folder, nodes, tls, more)
 
 
 def _start(stack: ExitStack, folder: Path, nodes: int, tls: bool, more: Mapping[str, str]) -> Kafka:
-    ports = iter(_free_ports(len(LISTENERS) * nodes))
-    places = [{name: f"127.0.0.1:{next(ports)}" for name in LISTENERS} for _ in range(nodes)]
+    places = [
+        {name: f"127.0.0.1:{stack.enter_context(servers.reserved_port())}" for name in LISTENERS}
+        for _ in range(nodes)
+    ]
     voters = ",".join(f"{number}@{at['CONTROLLER']}" for number, at in enumerate(places, 1))
     (folder / "log4j2.properties").write_text(LOG4J)
     secured = _tls_settings(folder) if tls else {}
@@ -314,12 +307,6 @@ def _java() -> Path:
     if not found.exists():
         raise servers.ServerFailed(f"{found} is missing: `make test` sets up Java")
     return found
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def _id() -> str:

@@ -15,7 +15,8 @@ import leasehold as lh
 
 FAST = {"lease_ttl_s": 30.0, "balance_interval_s": 0.2, "poll_interval_s": 0.02}
 """Quick to look, slow to expire: what is taken over soon was handed over."""
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
+"""For noticing what hangs. Java, or ten others at work, may take half of it."""
 
 
 def make_hub(folder: Path, partitions: int = 4, events: int = 0, **settings: Any) -> lh.Hub:

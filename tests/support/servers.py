@@ -35,7 +35,6 @@ import psycopg
 TOOLS = Path(__file__).resolve().parents[2] / ".tools"
 START_BOUND_S = 60
 STOP_BOUND_S = 20
-PORT_ATTEMPTS = 5
 
 Command = list[str | Path]
 Outage = Callable[[], AbstractContextManager[None]]
@@ -106,26 +105,19 @@ def postgres() -> Iterator[Postgres]:
         with _Program(command, folder, user, stop=signal.SIGQUIT) as made:
             _wait(made, lambda: made.process.poll() == 0)
         options = [word for name, value in POSTGRES_SETTINGS.items() for word in _set(name, value)]
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            port = _free_port()
+        with reserved_port() as port:
             command = [server, "-D", data, "-p", str(port), *options]
             url = f"postgresql://leasehold@127.0.0.1:{port}/postgres"
             # Quit without a last checkpoint: the data is thrown away anyway.
             with _Program(command, folder, user, stop=signal.SIGQUIT) as started:
                 answers = partial(_answers, url, password)
-                try:
-                    _wait(started, answers)
-                except ServerFailed:
-                    if "could not bind" in started.printed() and attempt < PORT_ATTEMPTS:
-                        continue
-                    raise
+                _wait(started, answers)
                 yield Postgres(
                     url=url,
                     password=password,
                     frozen=partial(_frozen, folder),
                     down=partial(_down, started, answers),
                 )
-                return
 
 
 @contextmanager
@@ -319,9 +311,14 @@ def _folder(user: pwd.struct_passwd | None = None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A loopback port for servers of this block alone: nobody else is given it meanwhile, not even
+    while none of them listens. They set SO_REUSEADDR, as servers do."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield int(kept.getsockname()[1])
 
 
 def main(command: list[str]) -> int:

@@ -141,7 +141,7 @@ def test_every_reading_is_accounted_for_and_the_next_start_goes_on(tmp_path: Pat
     assert not left_over(tmp_path)
 
 
-@pytest.mark.timeout(2 * PATIENCE_S)
+@pytest.mark.timeout(3 * PATIENCE_S)
 def test_the_page_is_served_and_ctrl_c_stops_everything(tmp_path: Path) -> None:
     demo = start(tmp_path, "--port", "0")
     try:
@@ -163,7 +163,7 @@ def test_the_page_is_served_and_ctrl_c_stops_everything(tmp_path: Path) -> None:
     finally:
         if demo.poll() is None:
             demo.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while left_over(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not left_over(tmp_path)

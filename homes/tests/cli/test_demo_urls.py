@@ -22,7 +22,7 @@ from homes.local.places import Places
 
 pytestmark = pytest.mark.takes_s(45)
 
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
 
 
 @pytest.mark.timeout(2 * PATIENCE_S)

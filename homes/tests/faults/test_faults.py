@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -131,9 +130,7 @@ def web(folder: Path, port: int) -> Iterator[Running]:
         running.end(signal.SIGKILL)
 
 
-def test_a_killed_web_process_comes_back_under_an_open_page(town: Town) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+def test_a_killed_web_process_comes_back_under_an_open_page(town: Town, port: int) -> None:
     home, secrets = "H000001", Secrets.load(town.places.secrets)
     browser = Browser(f"http://127.0.0.1:{port}")
     newest = """
@@ -163,7 +160,7 @@ def test_a_killed_web_process_comes_back_under_an_open_page(town: Town) -> None:
 def test_a_killed_demo_leaves_no_process_and_the_next_start_goes_on(town: Town) -> None:
     """The last one here, for nothing runs any more after it."""
     town.demo.end(signal.SIGKILL)
-    wait_for(lambda: not processes(town.folder), "all parts to end by themselves", 60)
+    wait_for(lambda: not processes(town.folder), "all parts to end by themselves")
     before = account(town.folder)
     with demo(town.folder, *OPTIONS, "--headless", "--minutes", "0.1", instances=1) as second:
         assert second.end() == 0, second.text

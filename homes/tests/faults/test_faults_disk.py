@@ -57,7 +57,7 @@ class Disk:
         command = [*self.through, sys.executable, str(APPLICATION), str(self.folder)]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env=env
+            command, capture_output=True, text=True, timeout=180, check=False, env=env
         )
         assert done.returncode == 0, done.stderr
         return Account(**json.loads(done.stdout))

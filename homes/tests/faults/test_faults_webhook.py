@@ -61,9 +61,7 @@ SECRET = "a secret that only tests know"
 OUTAGES = {gone: "ConnectionRefusedError", deaf: "TimeoutError", failing: "it answered 500"}
 
 
-def test_alerts_wait_for_a_webhook_and_hold_nobody_else_up(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+def test_alerts_wait_for_a_webhook_and_hold_nobody_else_up(tmp_path: Path, port: int) -> None:
     config = PartConfig(
         part="",
         instance="",

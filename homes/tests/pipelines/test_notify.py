@@ -84,11 +84,6 @@ def letters_in(folder):
     return asyncio.run(listed())
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
-
-
 def test_every_alert_is_posted_once_also_those_from_before_the_unit(container, tmp_path):
     ids = raise_alerts(container, 250)
     with Receiver() as receiver:
@@ -104,8 +99,7 @@ def test_every_alert_is_posted_once_also_those_from_before_the_unit(container, t
     }
 
 
-def test_a_webhook_that_is_down_for_a_while_gets_all_alerts_afterwards(container, tmp_path):
-    port = free_port()
+def test_a_webhook_that_is_down_for_a_while_gets_all_alerts_afterwards(container, tmp_path, port):
     ids = raise_alerts(container, 120)
     errors = []
     url = f"http://127.0.0.1:{port}/alerts"
@@ -185,8 +179,10 @@ def test_a_try_again_leaves_out_what_is_delivered(container, tmp_path):
     assert {keys.count(key) for key in set(keys) - {"a7"}} == {1}
 
 
-def test_a_webhook_that_stays_down_keeps_alerts_waiting_whatever_the_attempts(container, tmp_path):
-    ids, port, errors = raise_alerts(container, 4), free_port(), []
+def test_a_webhook_that_stays_down_keeps_alerts_waiting_whatever_the_attempts(
+    container, tmp_path, port
+):
+    ids, errors = raise_alerts(container, 4), []
     retry = lh.Retry(attempts=2, backoff_s=0, backoff_max_s=0, then="dead-letter")
     url = f"http://127.0.0.1:{port}/"
     processor = unit(container, tmp_path, url, retry=retry, on_error=errors.append)
@@ -335,8 +331,7 @@ def test_an_answer_that_never_comes_is_given_up_after_the_timeout():
             hook.post({"id": "a"})
 
 
-def test_a_kept_connection_that_was_closed_meanwhile_is_opened_again():
-    port = free_port()
+def test_a_kept_connection_that_was_closed_meanwhile_is_opened_again(port):
     hook = Webhook(f"http://127.0.0.1:{port}/")
     for n in range(3):
         with Receiver(port) as receiver:
@@ -401,7 +396,7 @@ notify_unit(
     lh.open_store(f"sqlite:///{folder}/leases.db"),
     url,
     dead_letters=lh.open_dead_letters(f"sqlite:///{folder}/dead.db"),
-    lease_ttl_s=1, balance_interval_s=0.2, max_items=10, concurrency=1, instance="n",
+    lease_ttl_s=30, balance_interval_s=0.2, max_items=10, concurrency=1, instance="n",
 ).run(until_drained=True)
 """
 

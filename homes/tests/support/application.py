@@ -92,7 +92,7 @@ def demo(
         if running.process.poll() is None:
             running.process.kill()
         try:
-            wait_for(lambda: not processes(folder), "all parts to end", 60)
+            wait_for(lambda: not processes(folder), "all parts to end")
         finally:
             for pid in processes(folder):
                 with suppress(ProcessLookupError):

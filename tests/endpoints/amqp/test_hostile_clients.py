@@ -278,8 +278,8 @@ def test_of_batches_under_way_when_it_is_killed_those_accepted_are_stored_and_no
 
 @pytest.fixture
 def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    monkeypatch.setattr(connection, "OPEN_WITHIN_S", 0.2)
-    monkeypatch.setattr(connection, "SILENT_MAX_S", 0.2)
+    monkeypatch.setattr(connection, "OPEN_WITHIN_S", 1.0)
+    monkeypatch.setattr(connection, "SILENT_MAX_S", 1.0)
     with endpoint(tmp_path / "sensors.db", partitions=1) as made:
         yield made
 

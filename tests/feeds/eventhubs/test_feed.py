@@ -198,7 +198,7 @@ def test_where_an_owner_keeps_look_ups_out_a_position_has_no_offset(served: Endp
 
 
 def test_while_nothing_answers_a_read_says_so(served: Endpoint) -> None:
-    with opened(served, "fresh_s=0&timeout_s=1") as feed:
+    with opened(served, "fresh_s=0&timeout_s=5") as feed:
         asyncio.run(read_all(feed))
         served.stop()
         try:

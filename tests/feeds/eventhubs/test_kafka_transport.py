@@ -1,7 +1,6 @@
 """The same hub over its Kafka endpoint: here a real broker that holds the same events."""
 
 import asyncio
-import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
@@ -9,6 +8,7 @@ from uuid import uuid4
 import pytest
 from support.eventhubs import KEY, Endpoint, connection_string, kafka_endpoint, send_to_both
 from support.kafka import Kafka
+from support.servers import reserved_port
 
 from leasehold import Checkpoint, EventData, Hub, PositionGone, open_feed
 from leasehold.core.ranges import Range
@@ -30,10 +30,10 @@ RULES = [rule for rule in CHECKS + COLUMN_CHECKS if rule.__name__ not in NOT_HER
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
+def port() -> Iterator[int]:
     """Of all endpoints here, one after another: the broker knows one connection string."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    with reserved_port() as reserved:
+        yield reserved
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +146,8 @@ def test_a_hub_that_was_recreated_is_another_one_over_kafka_too(
 
 def test_where_there_is_no_kafka_endpoint_bulk_reading_goes_over_amqp(served: Endpoint) -> None:
     served.hub.send_columns(None, [b"a", b"b"], partition_id="2")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        nowhere = f"127.0.0.1:{silent.getsockname()[1]}"
-    feed = open_feed(f"{served.url}?timeout_s=1&kafka={nowhere}")
-    (chunk,) = feed.read_columns([Range(partition="2", first=0, end=2)])
-    assert [event.body for event in chunk.events([0, 1])] == [b"a", b"b"]
-    feed.close()
+    with reserved_port() as nowhere:
+        feed = open_feed(f"{served.url}?timeout_s=3&kafka=127.0.0.1:{nowhere}")
+        (chunk,) = feed.read_columns([Range(partition="2", first=0, end=2)])
+        assert [event.body for event in chunk.events([0, 1])] == [b"a", b"b"]
+        feed.close()

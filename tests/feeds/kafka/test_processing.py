@@ -15,7 +15,7 @@ import leasehold as lh
 
 pytestmark = pytest.mark.takes_s(45)
 
-QUICK: dict[str, Any] = {"balance_interval_s": 0.2, "lease_ttl_s": 5.0, "poll_interval_s": 0.05}
+QUICK: dict[str, Any] = {"balance_interval_s": 0.2, "lease_ttl_s": 30.0, "poll_interval_s": 0.05}
 BOUND_S = 60.0
 
 

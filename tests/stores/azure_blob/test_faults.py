@@ -150,7 +150,7 @@ def test_of_40_renewals_one_fails_and_39_are_kept(azurite: Azurite, fate: str) -
 def test_a_renewal_that_hangs_costs_itself_only(azurite: Azurite) -> None:
     async def main() -> None:
         group, wire = any_group(), Wire()
-        store = store_on(azurite, CONTAINER, wire, timeout_s=2.0)
+        store = store_on(azurite, CONTAINER, wire, timeout_s=5.0)
         await store.create(group, dict.fromkeys("0123", EARLIEST))
         held = await store.acquire((await store.snapshot(group)).leases, "a", 10.0)
         bad = wire.sent + 1

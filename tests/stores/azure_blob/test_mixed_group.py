@@ -56,7 +56,8 @@ async def share(azurite: Azurite) -> None:
     try:
         await until(lambda: sum(len(each.workers) for each in hosts) == PARTITIONS)
         stock = [stock_manager(store, group, f"stock-{n}") for n, store in enumerate(theirs)]
-        for _ in range(60):
+        deadline = asyncio.get_running_loop().time() + 60
+        while asyncio.get_running_loop().time() < deadline:
             for manager in stock:
                 await manager.claim_ownership()
             counts = await owners(watching, group)

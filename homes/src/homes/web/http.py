@@ -40,10 +40,11 @@ class BoundedHttp(HttpToolsProtocol):
         self._deaf = False
         """Nothing that comes is read any more."""
         self._dropped_bytes = 0
-        self._unsent_since = inf
+        self._taken_bytes, self._taken_at = -1, inf
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._written = _CountedTransport(transport)
+        super().connection_made(self._written)  # type: ignore[arg-type]
         self._await(self._limits.head_timeout_s)
         if not self._admitted.admit(self, self.client[0] if self.client else ""):
             self._deaf = True
@@ -69,9 +70,11 @@ class BoundedHttp(HttpToolsProtocol):
 
     def sweep(self, now: float) -> None:
         """Now and then: end what takes too long."""
-        unsent = self.transport.get_write_buffer_size() > 0
-        self._unsent_since = min(self._unsent_since, now) if unsent else inf
-        if now - self._unsent_since > self._limits.write_timeout_s:
+        unsent = self.transport.get_write_buffer_size()
+        taken = self._written.bytes - unsent
+        if taken > self._taken_bytes or not unsent:  # slow is not gone
+            self._taken_bytes, self._taken_at = taken, now
+        if now - self._taken_at > self._limits.write_timeout_s:
             self.transport.abort()
         elif now >= self._deadline:
             if self._deaf:
@@ -169,6 +172,20 @@ class BoundedHttp(HttpToolsProtocol):
         self._dropped_bytes += count
         if self._dropped_bytes > LINGER_BYTES_MAX:
             self.transport.abort()
+
+
+class _CountedTransport:
+    """Tells how much was ever written to it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self.bytes = transport, 0
+
+    def write(self, data: bytes) -> None:
+        self.bytes += len(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class _AnotherRequest(Exception):
