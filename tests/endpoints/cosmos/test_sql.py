@@ -110,6 +110,14 @@ def test_aggregates():
     assert values("SELECT VALUE COUNT(1) FROM c WHERE false") == [0]
 
 
+def test_an_aggregate_is_one_result_however_it_is_sorted_or_limited():
+    assert values("SELECT VALUE COUNT(1) FROM c ORDER BY c.n") == [6]
+    assert query_info(parse("SELECT VALUE COUNT(1) FROM c ORDER BY c.n"))["orderBy"] == []
+    assert values("SELECT VALUE COUNT(1) FROM c OFFSET 0 LIMIT 3") == [6]
+    assert values("SELECT VALUE COUNT(1) FROM c OFFSET 1 LIMIT 3") == []
+    assert values("SELECT TOP 0 VALUE COUNT(1) FROM c") == []
+
+
 def test_order_is_by_type_and_then_by_value():
     assert values("SELECT VALUE c.id FROM c ORDER BY c.n") == list("fdeabc")
     assert values("SELECT VALUE c.id FROM c ORDER BY c.n DESC") == list("cbaedf")

@@ -11,6 +11,7 @@ from leasehold.endpoints.cosmos.batch import run_batch
 from leasehold.endpoints.cosmos.changes import changes_of, is_change_feed
 from leasehold.endpoints.cosmos.http import Reply, Request
 from leasehold.endpoints.cosmos.items import Conditions, ItemOutcome, Items
+from leasehold.endpoints.cosmos.metrics import QueryMeter
 from leasehold.endpoints.cosmos.pages import page_of
 from leasehold.endpoints.cosmos.ranges import key_of, leaves, range_for, scope_of
 from leasehold.endpoints.cosmos.refusals import NEEDS_PLAN, Refusal
@@ -22,6 +23,7 @@ from leasehold.feeds.container.documents import require_id
 from leasehold.feeds.effective_keys import HIGHEST, LOWEST, KeyValue, effective_key
 
 EVERYTHING = "SELECT * FROM c"
+ASK_ALL = "x-ms-documentdb-query-enablecrosspartition"
 READ_CHARGE, WRITE_CHARGE, QUERY_CHARGE, ITEM_CHARGE = 1.0, 6.0, 2.5, 0.05
 """An estimate: what Azure charges depends on size, index and consistency."""
 
@@ -124,15 +126,24 @@ class DocumentRoutes:
     def _query(self, body: Any) -> Reply:
         query = parse(EVERYTHING) if body == EVERYTHING else _query_of(body)
         scope = scope_of(self._collection, self._headers)
-        if scope.range is None and self._request.method == "POST" and self._needs_plan(query):
+        asks_all = scope.range is None and self._request.method == "POST"
+        if asks_all and not self._says(ASK_ALL):
+            raise Refusal(
+                400,
+                f"Cross partition query is required but disabled. Please set {ASK_ALL} to true, "
+                "or specify x-ms-documentdb-partitionkey.",
+            )
+        if asks_all and self._needs_plan(query):
             raise Refusal(
                 400,
                 "The query is about more than one partition: ask for its plan, then each range.",
                 substatus=NEEDS_PLAN,
                 extra={"additionalErrorInfo": json.dumps(self._plan(query))},
             )
-        page = page_of(self._collection, query, scope, self._headers)
+        meter = QueryMeter(self._headers)
+        page = page_of(self._collection, query, scope, self._headers, meter)
         headers = self._position_of(scope.range or leaves(self._collection)[0].id)
+        headers |= meter.headers(self._collection, scope, page.values)
         headers["x-ms-item-count"] = str(len(page.values))
         if page.continuation is not None:
             headers["x-ms-continuation"] = page.continuation
@@ -140,14 +151,7 @@ class DocumentRoutes:
 
     def _needs_plan(self, query: Query) -> bool:
         """As in Azure, clients put together what needs all ranges to be right."""
-        if self._headers.get("x-ms-continuation"):
-            return False  # it was begun so
-        limits = (query.top, query.offset)
-        is_plain = not (query.aggregates or query.order_by or query.is_distinct) and limits == (
-            None,
-            None,
-        )
-        return not (is_plain and self._says("x-ms-documentdb-query-enablecrosspartition"))
+        return not query.is_plain and not self._headers.get("x-ms-continuation")
 
     def _changes(self) -> Reply:
         scope = scope_of(self._collection, self._headers)

@@ -26,6 +26,7 @@ from leasehold.feeds.effective_keys import (
 
 SHIFT = BITS - 32
 """Ranges are cut at hashes, which are the highest 32 bits of effective keys."""
+KEY = "x-ms-documentdb-partitionkey"
 LAST = "00"
 """Behind an effective key there is nothing before this."""
 
@@ -99,6 +100,8 @@ def range_for(collection: Collection, key: KeyValue) -> RangeProperties:
 def scope_of(collection: Collection, headers: Mapping[str, str]) -> Scope:
     low, end, range = LOWEST, HIGHEST, None
     values = _key_values(headers)
+    if len(collection.key_paths) > 1 and headers.get(KEY, "").replace(" ", "") == "[]":
+        values = None  # the beginning of a hierarchical key, with nothing in it
     if values is not None and len(values) == len(collection.key_paths):
         key = _joined(values)
         place = effective_key(key)
@@ -147,7 +150,7 @@ def parsed_key(text: str) -> tuple[Scalar, ...]:
 
 
 def _key_values(headers: Mapping[str, str]) -> tuple[Scalar, ...] | None:
-    text = headers.get("x-ms-documentdb-partitionkey")
+    text = headers.get(KEY)
     return parsed_key(text) if text else None
 
 

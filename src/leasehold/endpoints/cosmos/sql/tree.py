@@ -88,6 +88,12 @@ class Query:
     where_text: str = ""
 
     @property
+    def is_plain(self) -> bool:
+        """The answers of all ranges, one after the other, are the answer."""
+        limits = (self.top, self.offset)
+        return not (self.aggregates or self.order_by or self.is_distinct) and limits == (None, None)
+
+    @property
     def aggregates(self) -> list[Aggregate]:
         return [node for node in walk(self.select) if isinstance(node, Aggregate)]
 
