@@ -172,6 +172,18 @@ def test_each_range_is_asked_by_a_plan_as_other_clients_do(served, alerts, split
     assert sorted(ids(payloads)) == wanted
 
 
+def test_a_plan_does_not_make_clients_look_up_the_ranges_again(served, alerts):
+    fill(alerts)
+
+    def ask():
+        list(alerts.query_items("SELECT * FROM c ORDER BY c.id", enable_cross_partition_query=True))
+        return alerts.client_connection._routing_map_provider._collection_routing_map_by_item
+
+    known = dict(ask())
+    assert known.keys() & {f"dbs/homes/colls/{alerts.id}"}
+    assert ask() == known
+
+
 def test_a_query_over_all_keys_has_to_be_enabled(alerts):
     fill(alerts)
     with pytest.raises(exceptions.CosmosHttpResponseError, match="required but disabled"):

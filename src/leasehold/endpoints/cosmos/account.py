@@ -299,7 +299,9 @@ def _require_id(body: Any) -> str:
     id = body.get("id") if isinstance(body, dict) else None
     if not isinstance(id, str) or not id or len(id) > ID_CHARS_MAX or set(id) & set("/\\?#"):
         raise Refusal(
-            400, f"An id has 1 to {ID_CHARS_MAX} characters, and none of / \\ ? #; not {id!r:.300}."
+            400,
+            "Ensure to provide a unique non-empty string less than '255' characters. "
+            f"An id has none of / \\ ? #; not {id!r:.300}.",
         )
     if id != id.rstrip():
         raise Refusal(400, "An id does not end with a space.")

@@ -15,7 +15,7 @@ from leasehold.endpoints.cosmos.metrics import QueryMeter
 from leasehold.endpoints.cosmos.pages import page_of
 from leasehold.endpoints.cosmos.ranges import key_of, leaves, range_for, scope_of
 from leasehold.endpoints.cosmos.refusals import NEEDS_PLAN, Refusal
-from leasehold.endpoints.cosmos.replies import reply
+from leasehold.endpoints.cosmos.replies import reply, unlocated
 from leasehold.endpoints.cosmos.sql import Query, parse
 from leasehold.endpoints.cosmos.sql.plan import query_info
 from leasehold.errors import BadInput
@@ -41,7 +41,7 @@ class DocumentRoutes:
         if method != "POST":
             raise Refusal(405, f"{method} is not possible for all documents at once.")
         if self._says("x-ms-cosmos-is-query-plan-request"):
-            return reply(200, self._plan(_query_of(body)), charge=0)
+            return unlocated(reply(200, self._plan(_query_of(body)), charge=0))
         if self._says("x-ms-cosmos-is-batch-request"):
             return self._batch(body)
         if self._says("x-ms-documentdb-isquery") or "query+json" in self._headers.get(

@@ -12,7 +12,7 @@ from leasehold.endpoints.cosmos.account import Account, Collection, Database
 from leasehold.endpoints.cosmos.document_routes import DocumentRoutes
 from leasehold.endpoints.cosmos.http import Reply, Request
 from leasehold.endpoints.cosmos.refusals import WRONG_COLLECTION, Refusal
-from leasehold.endpoints.cosmos.replies import listed, reply
+from leasehold.endpoints.cosmos.replies import SESSION, listed, reply
 from leasehold.endpoints.cosmos.signature import Signatures
 from leasehold.endpoints.cosmos.sql import Running, parse
 from leasehold.endpoints.cosmos.throughput import Throughput
@@ -180,6 +180,8 @@ def _ranges(request: Request, collection: Collection) -> Reply:
 
 def _located(answer: Reply, database: Database, collection: Collection | None = None) -> Reply:
     """With the owner of what was asked for: clients put links together from it."""
+    if SESSION not in answer.headers:
+        return answer
     path, rid = f"dbs/{database.id}", rids.text(database.rid)
     if collection is not None:
         path, rid = f"{path}/colls/{collection.id}", collection.rid_text
