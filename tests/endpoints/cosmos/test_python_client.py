@@ -412,6 +412,27 @@ def test_a_key_s_path_may_have_names_with_slashes_and_commas(database, served):
         database.create_container("deep", PartitionKey(["/a", "/b", "/c", "/d"]))
 
 
+def test_computed_properties_are_used_like_fields_and_not_shown(database, served):
+    named = [{"name": "cp_kind", "query": "SELECT VALUE LOWER(c.kind) FROM c"}]
+    made = database.create_container("computed", PartitionKey("/k"), computed_properties=named)
+    for id, kind in (("1", "GLASS"), ("2", "Door"), ("3", "glass")):
+        made.create_item({"id": id, "k": id, "kind": kind, "cp_kind": "its own is not used"})
+    split_all(served, made)
+
+    def asked(text):
+        return list(made.query_items(text, enable_cross_partition_query=True))
+
+    assert made.read()["computedProperties"] == named
+    assert sorted(asked("SELECT VALUE c.id FROM c WHERE c.cp_kind = 'glass'")) == ["1", "3"]
+    assert asked("SELECT VALUE c.cp_kind FROM c ORDER BY c.cp_kind")[0] == "door"
+    assert {each["cp_kind"] for each in asked("SELECT * FROM c")} == {"its own is not used"}
+    database.replace_container(made, PartitionKey("/k"))
+    assert asked("SELECT VALUE c.id FROM c WHERE c.cp_kind = 'glass'") == []
+    for wrong in ({"name": "x"}, [{"name": "x", "query": "SELECT * FROM c"}]):
+        with pytest.raises(exceptions.CosmosHttpResponseError, match="inputs is invalid"):
+            database.replace_container(made, PartitionKey("/k"), computed_properties=wrong)
+
+
 def test_what_was_created_is_there_after_a_restart(tmp_path):
     with serving(tmp_path) as served, CosmosClient(served.url, served.key) as client:
         database = client.create_database("a name with spaces é")

@@ -22,6 +22,7 @@ from leasehold.core import strict_json
 from leasehold.endpoints.cosmos import rids
 from leasehold.endpoints.cosmos.refusals import NAME_NOT_FOUND, Refusal
 from leasehold.endpoints.cosmos.settings import ContainerWish, default_properties
+from leasehold.endpoints.cosmos.sql.computed import Computed, parse_computed
 from leasehold.endpoints.cosmos.throughput import Throughput
 from leasehold.errors import BadInput
 from leasehold.feeds.container import Container
@@ -69,6 +70,10 @@ class Collection:
     def throughput(self) -> Throughput | None:
         """None: it shares that of its database."""
         return Throughput.of_about({"throughput": DEFAULT_UNITS, **self.about})
+
+    @property
+    def computed(self) -> Computed:
+        return parse_computed(self.about.get("properties", {}).get("computedProperties"))
 
     def properties(self) -> dict[str, Any]:
         ttl = {} if self._ttl_s is None else {"defaultTtl": int(self._ttl_s)}

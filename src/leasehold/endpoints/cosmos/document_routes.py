@@ -17,6 +17,7 @@ from leasehold.endpoints.cosmos.ranges import key_of, leaves, range_for, scope_o
 from leasehold.endpoints.cosmos.refusals import NEEDS_PLAN, Refusal
 from leasehold.endpoints.cosmos.replies import reply, unlocated
 from leasehold.endpoints.cosmos.sql import Query, parse
+from leasehold.endpoints.cosmos.sql.computed import with_computed
 from leasehold.endpoints.cosmos.sql.plan import query_info
 from leasehold.errors import BadInput
 from leasehold.feeds.container.documents import require_id
@@ -141,7 +142,8 @@ class DocumentRoutes:
                 extra={"additionalErrorInfo": json.dumps(self._plan(query))},
             )
         meter = QueryMeter(self._headers)
-        page = page_of(self._collection, query, scope, self._headers, meter)
+        filled = with_computed(query, self._collection.computed)
+        page = page_of(self._collection, filled, scope, self._headers, meter)
         headers = self._position_of(scope.range or leaves(self._collection)[0].id)
         headers |= meter.headers(self._collection, scope, page.values)
         headers["x-ms-item-count"] = str(len(page.values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from leasehold.endpoints.cosmos.refusals import Refusal
+from leasehold.endpoints.cosmos.sql.computed import parse_computed
 from leasehold.endpoints.cosmos.throughput import Throughput
 from leasehold.errors import BadInput
 from leasehold.feeds.container import VERSIONS_S
@@ -15,11 +16,16 @@ REFUSED = {
     "uniqueKeyPolicy": ("uniqueKeys",),
     "vectorEmbeddingPolicy": ("vectorEmbeddings",),
     "fullTextPolicy": ("fullTextPaths",),
-    "computedProperties": (),
     "clientEncryptionPolicy": ("includedPaths",),
     "materializedViewDefinition": (),
 }
-KEPT = ("indexingPolicy", "conflictResolutionPolicy", "geospatialConfig", "changeFeedPolicy")
+KEPT = (
+    "indexingPolicy",
+    "conflictResolutionPolicy",
+    "geospatialConfig",
+    "changeFeedPolicy",
+    "computedProperties",
+)
 
 
 def default_properties() -> dict[str, Any]:
@@ -45,7 +51,7 @@ class ContainerWish(NamedTuple):
     ttl_s: float | None
     versions_s: float
     properties: dict[str, Any]
-    """Kept and shown, without effect."""
+    """Kept and shown; only computed properties have an effect."""
 
     @classmethod
     def parse(cls, body: dict[str, Any], throughput: Throughput | None) -> ContainerWish:
@@ -53,6 +59,7 @@ class ContainerWish(NamedTuple):
             value = body.get(name)
             if value and (not inner or any(value.get(each) for each in inner)):
                 raise Refusal(400, f"{name} is not supported by this endpoint.")
+        parse_computed(body.get("computedProperties"))
         return cls(
             _key_path(body.get("partitionKey")),
             1 if throughput is None else throughput.ranges,
