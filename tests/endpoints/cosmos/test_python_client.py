@@ -186,8 +186,13 @@ def test_a_plan_does_not_make_clients_look_up_the_ranges_again(served, alerts):
 
 def test_a_query_over_all_keys_has_to_be_enabled(alerts):
     fill(alerts)
+    for text in ("SELECT * FROM c", "SELECT * FROM c WHERE c.home_id = 'H001' OR true"):
+        with pytest.raises(exceptions.CosmosHttpResponseError, match="required but disabled"):
+            list(alerts.query_items(text))
     with pytest.raises(exceptions.CosmosHttpResponseError, match="required but disabled"):
-        list(alerts.query_items("SELECT * FROM c"))
+        list(alerts.query_conflicts("SELECT * FROM c"))
+    one = f"SELECT * FROM c WHERE c.level >= 0 AND c.home_id = '{HOMES[1]}' ORDER BY c.id"
+    assert ids(alerts.query_items(one)) == [f"a-{HOMES[1]}"]
 
 
 def test_a_page_has_documents_of_one_range_only(served, alerts):

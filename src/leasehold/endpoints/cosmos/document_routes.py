@@ -13,18 +13,26 @@ from leasehold.endpoints.cosmos.http import Reply, Request
 from leasehold.endpoints.cosmos.items import Conditions, ItemOutcome, Items
 from leasehold.endpoints.cosmos.metrics import QueryMeter
 from leasehold.endpoints.cosmos.pages import page_of
-from leasehold.endpoints.cosmos.ranges import key_of, leaves, range_for, scope_of
+from leasehold.endpoints.cosmos.ranges import (
+    ASK_ALL,
+    key_of,
+    leaves,
+    not_enabled,
+    range_for,
+    scope_of,
+    scope_of_values,
+)
 from leasehold.endpoints.cosmos.refusals import NEEDS_PLAN, Refusal
 from leasehold.endpoints.cosmos.replies import reply, unlocated
 from leasehold.endpoints.cosmos.sql import Query, parse
 from leasehold.endpoints.cosmos.sql.computed import with_computed
 from leasehold.endpoints.cosmos.sql.plan import query_info
+from leasehold.endpoints.cosmos.sql.tree import bound_values
 from leasehold.errors import BadInput
 from leasehold.feeds.container.documents import require_id
-from leasehold.feeds.effective_keys import HIGHEST, LOWEST, KeyValue, effective_key
+from leasehold.feeds.effective_keys import HIGHEST, LOWEST, KeyValue, Scalar, effective_key
 
 EVERYTHING = "SELECT * FROM c"
-ASK_ALL = "x-ms-documentdb-query-enablecrosspartition"
 READ_CHARGE, WRITE_CHARGE, QUERY_CHARGE, ITEM_CHARGE = 1.0, 6.0, 2.5, 0.05
 """An estimate: what Azure charges depends on size, index and consistency."""
 
@@ -129,11 +137,8 @@ class DocumentRoutes:
         scope = scope_of(self._collection, self._headers)
         asks_all = scope.range is None and self._request.method == "POST"
         if asks_all and not self._says(ASK_ALL):
-            raise Refusal(
-                400,
-                f"Cross partition query is required but disabled. Please set {ASK_ALL} to true, "
-                "or specify x-ms-documentdb-partitionkey.",
-            )
+            scope = scope_of_values(self._collection, self._bound_key(query))
+            asks_all = False
         if asks_all and self._needs_plan(query):
             raise Refusal(
                 400,
@@ -150,6 +155,18 @@ class DocumentRoutes:
         if page.continuation is not None:
             headers["x-ms-continuation"] = page.continuation
         return self._listed(page.values, headers, QUERY_CHARGE)
+
+    def _bound_key(self, query: Query) -> tuple[Scalar, ...]:
+        """The key that the query's condition is about, which may be the beginning of one."""
+        bound = {} if query.where is None else bound_values(query.where)
+        values: list[Scalar] = []
+        for path in self._collection.rules.paths:
+            if path not in bound or isinstance(bound[path], dict | list):
+                break
+            values.append(bound[path])
+        if not values:
+            raise not_enabled()
+        return tuple(values)
 
     def _needs_plan(self, query: Query) -> bool:
         """As in Azure, clients put together what needs all ranges to be right."""

@@ -52,20 +52,21 @@ def page_of(
     from_start = resume is None or query.order_by or query.is_distinct
     behind = None if resume is None or from_start else StoredPlace(*resume.place)
     parts = [scope] if scope.range or not query.is_plain else _by_range(collection, scope, resume)
-    for number, part in enumerate(parts, 1):
-        documents = meter.seen(_documents(collection, part, behind))
-        page = _page(documents, query, resume, most)
-        if page.continuation is None and page.values and number < len(parts):
-            end = part.hashes[1], BEHIND_KEYS, ""
-            page = page._replace(continuation=_text(Resume(end, [], 0)))
-        if page.values:
-            return page
-    return ItemPage([], None)
+    if not parts:
+        return ItemPage([], None)
+    documents = meter.seen(_documents(collection, parts[0], behind))
+    page = _page(documents, query, resume, most)
+    if page.continuation is None and len(parts) > 1:
+        end = parts[0].hashes[1], BEHIND_KEYS, ""
+        return page._replace(continuation=_text(Resume(end, [], 0)))
+    return page
 
 
 def _by_range(collection: Collection, scope: Scope, resume: Resume | None) -> list[Scope]:
-    """As in Azure, a page has documents of one range only."""
-    begin = scope.hashes[0] if resume is None else resume.place[0]
+    """What is left to read. As in Azure, a page is of one range only, and may be empty."""
+    begin = scope.hashes[0]
+    if resume is not None:
+        begin = resume.place[0] + (resume.place[1] == BEHIND_KEYS)
     return [
         Scope(
             max(scope.low, bound_of(each.low << SHIFT)),

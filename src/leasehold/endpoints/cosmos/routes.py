@@ -87,6 +87,9 @@ class Routes:
             _require(request, "GET")
             return _ranges(request, collection)
         if parts[4] == "conflicts" and len(parts) == 5 and request.method in ("GET", "POST"):
+            allowed = metrics.is_wanted(request.headers, ranges.ASK_ALL)
+            if is_query(request) and not allowed and ranges.KEY not in request.headers:
+                raise ranges.not_enabled()
             return listed(collection.rid_text, "Conflicts", [])
         if parts[4] == "conflicts" and len(parts) == 6:
             raise Refusal(404, "There are no conflicts: all writes go to one place.")

@@ -98,6 +98,16 @@ class Query:
         return [node for node in walk(self.select) if isinstance(node, Aggregate)]
 
 
+def bound_values(where: Node) -> dict[tuple[str | int, ...], Any]:
+    """By path: what a field must be for the condition to hold."""
+    match where:
+        case Binary("AND", left, right):
+            return bound_values(left) | bound_values(right)
+        case Binary("=", Path(steps), Literal(value)) | Binary("=", Literal(value), Path(steps)):
+            return {steps: value}
+    return {}
+
+
 def walk(node: Node) -> Iterator[Node]:
     yield node
     for child in _children(node):
