@@ -48,6 +48,13 @@ def test_items_are_created_read_replaced_and_deleted(alerts):
         alerts.replace_item("a", {"id": "a", "home_id": "H1"})
 
 
+def test_ids_that_are_too_long_are_refused_as_azure_does(client, alerts):
+    with pytest.raises(exceptions.CosmosHttpResponseError, match="less than '1024' characters"):
+        alerts.create_item({"id": "x" * 1024, "home_id": "H1"})
+    with pytest.raises(exceptions.CosmosHttpResponseError, match="less than '255' characters"):
+        client.create_database("x" * 256)
+
+
 def test_a_key_may_be_of_any_type_or_missing(alerts):
     keys = ["7", 7, 7.5, True, False, None]
     for key in keys:
@@ -436,6 +443,18 @@ def test_computed_properties_are_used_like_fields_and_not_shown(database, served
     for wrong in ({"name": "x"}, [{"name": "x", "query": "SELECT * FROM c"}]):
         with pytest.raises(exceptions.CosmosHttpResponseError, match="inputs is invalid"):
             database.replace_container(made, PartitionKey("/k"), computed_properties=wrong)
+
+
+def test_the_time_to_live_of_a_container_can_be_changed(database):
+    made = database.create_container("aging", PartitionKey("/k"))
+    made.create_item({"id": "short", "k": 1, "ttl": 1})
+    made.create_item({"id": "long", "k": 1})
+    time.sleep(1.1)
+    assert len(list(made.read_all_items())) == 2
+    database.replace_container(made, PartitionKey("/k"), default_ttl=60)
+    assert made.read()["defaultTtl"] == 60
+    time.sleep(1.1)
+    assert ids(made.read_all_items()) == ["long"]
 
 
 def test_what_was_created_is_there_after_a_restart(tmp_path):

@@ -66,6 +66,11 @@ class Collection:
         self._created_at = int(settings.created_at)
         self._ttl_s = settings.ttl_s
 
+    def change_ttl(self, ttl_s: float | None) -> None:
+        if ttl_s != self._ttl_s:
+            self.container.change_ttl(ttl_s)
+            self._ttl_s = ttl_s
+
     @property
     def throughput(self) -> Throughput | None:
         """None: it shares that of its database."""
@@ -230,9 +235,8 @@ class Account:
         wish = ContainerWish.parse(body, None)
         if wish.key_path != collection.key_path:
             raise Refusal(400, "The partition key of a container cannot be changed.")
-        if body.get("defaultTtl") != collection.properties().get("defaultTtl"):
-            raise Refusal(400, "defaultTtl cannot be changed here: create another container.")
         self.keep(database, collection, {"properties": wish.properties})
+        collection.change_ttl(wish.ttl_s)
 
     def keep(self, database: Database, collection: Collection, change: Mapping[str, Any]) -> None:
         """Change what clients may change of a container."""
