@@ -68,7 +68,7 @@ def test_lag_shows_each_partition_and_the_total(world):
     assert table["0"][-1] == "failed 2 times"
     assert table["1"][:2] + table["1"][-1:] == ["worker-1", "5", "never checkpointed"]
     assert table["all"][:2] == ["1 member", "25"]
-    assert "snapshot 1; feed event_times 1, extents 1, partitions 1" in done.stdout
+    assert "requests" not in done.stdout
     assert done.stderr == ""
 
 
@@ -83,6 +83,17 @@ def test_lag_as_json_has_every_number(world):
     assert zero["processed_per_s"] is None
     assert estimate["requests"]["store"]["snapshot"] == 1
     assert estimate["requests"]["feed"] == {"partitions": 1, "extents": 1, "event_times": 1}
+
+
+def test_what_the_look_cost_is_shown_on_request(world):
+    world.take_all()
+    text = leasehold("lag", *world.words, "--requests").stdout
+    lines = [[c.strip() for c in line.split("│")[1:-1]] for line in text.splitlines()]
+    asked = {(line[0], line[1]): line[2] for line in lines if len(line) == 3}
+    assert asked["store", "snapshot"] == "1"
+    verbs = ("event_times", "extents", "partitions")
+    assert {verb: asked["feed", verb] for verb in verbs} == dict.fromkeys(verbs, "1")
+    assert "request units" not in text  # nobody charges for a file
 
 
 def test_a_group_that_never_ran_counts_everything_and_a_slip_of_the_pen_is_hinted_at(world):

@@ -47,12 +47,15 @@ def lag(
     stuck_after_s: Annotated[
         float, Option(help="Seconds without progress before a partition counts as stuck.", min=0.1)
     ] = LAG.stuck_after_s,
+    requests: Annotated[
+        bool, Option("--requests", help="Also show the requests it made, and their request units.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show how far a group is behind, who owns what, and which partitions are stuck.
 
     A partition that nobody ever read counts with all its events. Watching does
-    not disturb the group; the line below the table counts the requests that it made.
+    not disturb the group; with --requests it shows what it costs.
     """
 
     async def run() -> None:
@@ -63,7 +66,7 @@ def lag(
                     opened, group=group, store=leases, stuck_after_s=stuck_after_s
                 )
                 costs = _costs(leases, opened)
-                view = _View(opened.unit, costs, as_json)
+                view = _View(opened.unit, costs, requests, as_json)
                 if watch:
                     await _watch(estimator, interval_s, view)
                 else:
@@ -74,40 +77,55 @@ def lag(
     asyncio.run(run())
 
 
-def _costs(store: LeaseStore, feed: Feed) -> dict[str, Mapping[str, float]]:
-    """Requests by verb, and what they were charged with, where that is told."""
-    costs: dict[str, Mapping[str, float]] = {"store": store.requests, "feed": feed.requests}
-    for part, charged in (("store", store), ("feed", feed)):
-        units = getattr(charged, "request_units", None)
-        if units is not None:
-            costs[f"request units of the {part}"] = units
-    return costs
+class _Cost(NamedTuple):
+    """What the lease store or the feed was asked for so far."""
+
+    requests: Mapping[str, int]
+    units: Mapping[str, float] | None
+    """Request units, where they are told."""
+
+
+def _costs(store: LeaseStore, feed: Feed) -> dict[str, _Cost]:
+    return {
+        name: _Cost(part.requests, getattr(part, "request_units", None))
+        for name, part in (("store", store), ("feed", feed))
+    }
 
 
 class _View(NamedTuple):
     unit: str
-    costs: Mapping[str, Mapping[str, float]]
-    """Requests so far by verb, of the store and of the feed (requirement C11)."""
+    costs: Mapping[str, _Cost]
+    """Of the store and of the feed, by verb (requirement C11)."""
+    with_costs: bool
     as_json: bool
 
     def text(self, estimate: Estimate) -> str:
-        return json.dumps(estimate.as_dict() | {"requests": self.costs})
+        requests: dict[str, Mapping[str, float]] = {}
+        for part, cost in self.costs.items():
+            requests[part] = cost.requests
+            if cost.units is not None:
+                requests[f"request units of the {part}"] = cost.units
+        return json.dumps(estimate.as_dict() | {"requests": requests})
 
     def page(self, estimate: Estimate) -> Stack:
-        remarks = _remarks(estimate, self.unit)
-        return Stack(_table(estimate, self.unit), *remarks, self._requests())
-
-    def _requests(self) -> str:
-        by_part = (
-            f"{part} "
-            + (", ".join(f"{verb} {_amount(n)}" for verb, n in sorted(verbs.items())) or "none")
-            for part, verbs in self.costs.items()
-        )
-        return f"[dim]requests: {'; '.join(by_part)}[/]"
+        costs = [_cost_table(self.costs)] if self.with_costs else []
+        return Stack(_table(estimate, self.unit), *_remarks(estimate, self.unit), *costs)
 
 
-def _amount(count: float) -> str:
-    return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
+def _cost_table(costs: Mapping[str, _Cost]) -> FittedTable:
+    charged = any(cost.units is not None for cost in costs.values())
+    names = ("asked", "verb", "requests", "request units")[: 4 if charged else 3]
+    left = ("asked", "verb")
+    table = FittedTable(
+        *(Column(name=name, justify="left" if name in left else "right") for name in names)
+    )
+    for part, cost in costs.items():
+        for verb in sorted({*cost.requests, *(cost.units or ())}):
+            units = None if cost.units is None else cost.units.get(verb)
+            told = "" if units is None else f"{units:,.1f}"
+            row = (part, verb, f"{cost.requests.get(verb, 0):,}", told)
+            table.add_row(*row[: len(names)])
+    return table
 
 
 async def _look(estimator: Estimator, store: LeaseStore, view: _View) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from azure.core import MatchConditions
-from azure.cosmos import CosmosClient, PartitionKey, exceptions
+from azure.cosmos import CosmosClient, PartitionKey, ThroughputProperties, exceptions
 from azure.cosmos.aio import CosmosClient as AsyncCosmosClient
 from azure.cosmos.partition_key import NonePartitionKeyValue, NullPartitionKeyValue
 from support.cosmos import serving
@@ -46,6 +46,13 @@ def test_items_are_created_read_replaced_and_deleted(alerts):
         alerts.read_item("a", "H1")
     with pytest.raises(exceptions.CosmosResourceNotFoundError):
         alerts.replace_item("a", {"id": "a", "home_id": "H1"})
+
+
+def test_ids_that_are_too_long_are_refused_as_azure_does(client, alerts):
+    with pytest.raises(exceptions.CosmosHttpResponseError, match="less than '1024' characters"):
+        alerts.create_item({"id": "x" * 1024, "home_id": "H1"})
+    with pytest.raises(exceptions.CosmosHttpResponseError, match="less than '255' characters"):
+        client.create_database("x" * 256)
 
 
 def test_a_key_may_be_of_any_type_or_missing(alerts):
@@ -144,12 +151,13 @@ def test_queries_give_the_same_answer_however_many_ranges_there_are(served, aler
 
 @pytest.mark.parametrize("splits", [0, 2])
 def test_each_range_is_asked_by_a_plan_as_other_clients_do(served, alerts, splits):
-    """Without being allowed to ask everywhere, the client gets a plan and asks range by range."""
+    """What has to be put together, the client gets a plan for, and asks range by range."""
     fill(alerts)
     split_all(served, alerts, splits)
     whole = {"query": "SELECT c.id FROM c WHERE c.level < 4 ORDER BY c.id"}
     path = f"dbs/homes/colls/{alerts.id}/docs"
     headers = {"x-ms-documentdb-isquery": "true", "content-type": "application/query+json"}
+    headers["x-ms-documentdb-query-enablecrosspartition"] = "true"
     status, known, error = served.ask("POST", path, whole, headers)
     assert (status, known["x-ms-substatus"]) == (400, "1004")
     assert "additionalErrorInfo" in error
@@ -169,6 +177,61 @@ def test_each_range_is_asked_by_a_plan_as_other_clients_do(served, alerts, split
     assert len(ranges["PartitionKeyRanges"]) == 2**splits
     wanted = [f"a-{home}" for place, home in enumerate(HOMES) if place % 7 < 4]
     assert sorted(ids(payloads)) == wanted
+
+
+def test_a_plan_does_not_make_clients_look_up_the_ranges_again(served, alerts):
+    fill(alerts)
+
+    def ask():
+        list(alerts.query_items("SELECT * FROM c ORDER BY c.id", enable_cross_partition_query=True))
+        return alerts.client_connection._routing_map_provider._collection_routing_map_by_item
+
+    known = dict(ask())
+    assert known.keys() & {f"dbs/homes/colls/{alerts.id}"}
+    assert ask() == known
+
+
+def test_a_query_over_all_keys_has_to_be_enabled(alerts):
+    fill(alerts)
+    for text in ("SELECT * FROM c", "SELECT * FROM c WHERE c.home_id = 'H001' OR true"):
+        with pytest.raises(exceptions.CosmosHttpResponseError, match="required but disabled"):
+            list(alerts.query_items(text))
+    with pytest.raises(exceptions.CosmosHttpResponseError, match="required but disabled"):
+        list(alerts.query_conflicts("SELECT * FROM c"))
+    one = f"SELECT * FROM c WHERE c.level >= 0 AND c.home_id = '{HOMES[1]}' ORDER BY c.id"
+    assert ids(alerts.query_items(one)) == [f"a-{HOMES[1]}"]
+
+
+def test_a_page_has_documents_of_one_range_only(served, alerts):
+    fill(alerts)
+    split_all(served, alerts, 2)
+    path, got = f"dbs/homes/colls/{alerts.id}/docs", []
+    headers = {"x-ms-documentdb-isquery": "true", "content-type": "application/query+json"}
+    headers["x-ms-documentdb-query-enablecrosspartition"] = "true"
+    while True:
+        _, known, page = served.ask("POST", path, {"query": "SELECT * FROM c"}, headers)
+        got.append(ids(page["Documents"]))
+        if "x-ms-continuation" not in known:
+            break
+        headers["x-ms-continuation"] = known["x-ms-continuation"]
+    assert len(got) == 4
+    assert sorted(id for page in got for id in page) == sorted(f"a-{home}" for home in HOMES)
+
+
+def test_how_a_query_ran_is_told_to_those_who_ask(alerts):
+    fill(alerts)
+    found = alerts.query_items(
+        "SELECT * FROM c WHERE c.level > 9",
+        partition_key=HOMES[0],
+        populate_query_metrics=True,
+        populate_index_metrics=True,
+    )
+    assert list(found) == []
+    headers = alerts.client_connection.last_response_headers
+    told = dict(each.split("=") for each in headers["x-ms-documentdb-query-metrics"].split(";"))
+    assert (told["retrievedDocumentCount"], told["outputDocumentCount"]) == ("1", "0")
+    used = headers["x-ms-cosmos-index-utilization"]["UtilizedSingleIndexes"]
+    assert [each["IndexSpec"] for each in used] == ["/home_id/?"]
 
 
 def test_a_page_goes_on_behind_what_came_before_a_split(served, alerts):
@@ -281,6 +344,8 @@ def test_hierarchical_keys_are_found_whole_and_by_their_beginning(database, serv
     assert container.read_item("Köln-3", ["Köln", 3])["home"] == 3
     of_bonn = container.query_items("SELECT * FROM c", partition_key=["Bonn"])
     assert sorted(ids(of_bonn)) == [f"Bonn-{home}" for home in range(10)]
+    with pytest.raises(exceptions.CosmosHttpResponseError, match="required but disabled"):
+        list(container.query_items("SELECT * FROM c", partition_key=[]))
     one = container.feed_range_from_partition_key(["Bonn"])
     changes = container.query_items_change_feed(start_time="Beginning", feed_range=one)
     assert len(list(changes)) == 10
@@ -299,6 +364,97 @@ def test_raising_the_throughput_splits(database):
     container.replace_throughput(40_000)
     assert container.get_throughput().offer_throughput == 40_000
     assert len(list(container.read_feed_ranges(force_refresh=True))) == 4
+
+
+def test_autoscale_settings_are_kept_and_given_back(database):
+    wish = ThroughputProperties(auto_scale_max_throughput=7000, auto_scale_increment_percent=0)
+    container = database.create_container("scaled", PartitionKey("/k"), offer_throughput=wish)
+    told = container.get_throughput()
+    assert (told.auto_scale_max_throughput, told.auto_scale_increment_percent) == (7000, 0)
+    more = ThroughputProperties(auto_scale_max_throughput=9000, auto_scale_increment_percent=20)
+    container.replace_throughput(more)
+    told = container.get_throughput()
+    assert (told.auto_scale_max_throughput, told.auto_scale_increment_percent) == (9000, 20)
+    few = ThroughputProperties(auto_scale_max_throughput=-200)
+    with pytest.raises(exceptions.CosmosHttpResponseError, match=r"-200 is less .* 1000"):
+        database.create_container("few", PartitionKey("/k"), offer_throughput=few)
+
+
+def test_a_database_has_a_throughput_that_its_containers_share(tmp_path):
+    with serving(tmp_path) as served, CosmosClient(served.url, served.key) as client:
+        database = client.create_database("shared", offer_throughput=5000)
+        database.replace_throughput(6000)
+        database.create_container("c", PartitionKey("/k"))
+        _, _, found = served.ask("GET", "offers")
+        assert [each["resource"] for each in found["Offers"]] == [database.read()["_self"]]
+        alone = client.create_database("alone").create_container("c", PartitionKey("/k"))
+        assert alone.get_throughput().offer_throughput == 400
+    with serving(tmp_path) as served, CosmosClient(served.url, served.key) as client:
+        assert client.get_database_client("shared").get_throughput().offer_throughput == 6000
+
+
+def test_a_container_tells_how_full_it_is(served, alerts):
+    fill(alerts)
+    split_all(served, alerts)
+    told = alerts.read(populate_partition_key_range_statistics=True, populate_quota_info=True)
+    assert sum(each["documentCount"] for each in told["statistics"]) == len(HOMES)
+    usage = alerts.client_connection.last_response_headers["x-ms-resource-usage"]
+    assert f"documentsCount={len(HOMES)}" in usage
+
+
+def test_an_indexing_policy_is_given_back_as_azure_does(database):
+    policy = {
+        "includedPaths": [{"path": "/*", "indexes": [{"kind": "Hash", "dataType": "String"}]}],
+        "excludedPaths": [{"path": "/x/*"}],
+    }
+    made = database.create_container("indexed", PartitionKey("/k"), indexing_policy=policy)
+    shown = made.read()["indexingPolicy"]
+    assert shown["includedPaths"] == [{"path": "/*"}]
+    assert shown["excludedPaths"] == [{"path": "/x/*"}, {"path": '/"_etag"/?'}]
+
+
+def test_a_key_s_path_may_have_names_with_slashes_and_commas(database, served):
+    paths = ['/"a/b"/c', "/'d,e \"f\"'"]
+    made = database.create_container("marks", PartitionKey(paths))
+    made.create_item({"id": "1", "a/b": {"c": "x"}, 'd,e "f"': 7})
+    assert made.read()["partitionKey"]["paths"] == paths
+    assert made.read_item("1", ["x", 7])["id"] == "1"
+    assert ids(made.query_items("SELECT * FROM c", partition_key=["x"])) == ["1"]
+    with pytest.raises(exceptions.CosmosHttpResponseError, match="Too many partition key paths"):
+        database.create_container("deep", PartitionKey(["/a", "/b", "/c", "/d"]))
+
+
+def test_computed_properties_are_used_like_fields_and_not_shown(database, served):
+    named = [{"name": "cp_kind", "query": "SELECT VALUE LOWER(c.kind) FROM c"}]
+    made = database.create_container("computed", PartitionKey("/k"), computed_properties=named)
+    for id, kind in (("1", "GLASS"), ("2", "Door"), ("3", "glass")):
+        made.create_item({"id": id, "k": id, "kind": kind, "cp_kind": "its own is not used"})
+    split_all(served, made)
+
+    def asked(text):
+        return list(made.query_items(text, enable_cross_partition_query=True))
+
+    assert made.read()["computedProperties"] == named
+    assert sorted(asked("SELECT VALUE c.id FROM c WHERE c.cp_kind = 'glass'")) == ["1", "3"]
+    assert asked("SELECT VALUE c.cp_kind FROM c ORDER BY c.cp_kind")[0] == "door"
+    assert {each["cp_kind"] for each in asked("SELECT * FROM c")} == {"its own is not used"}
+    database.replace_container(made, PartitionKey("/k"))
+    assert asked("SELECT VALUE c.id FROM c WHERE c.cp_kind = 'glass'") == []
+    for wrong in ({"name": "x"}, [{"name": "x", "query": "SELECT * FROM c"}]):
+        with pytest.raises(exceptions.CosmosHttpResponseError, match="inputs is invalid"):
+            database.replace_container(made, PartitionKey("/k"), computed_properties=wrong)
+
+
+def test_the_time_to_live_of_a_container_can_be_changed(database):
+    made = database.create_container("aging", PartitionKey("/k"))
+    made.create_item({"id": "short", "k": 1, "ttl": 1})
+    made.create_item({"id": "long", "k": 1})
+    time.sleep(1.1)
+    assert len(list(made.read_all_items())) == 2
+    database.replace_container(made, PartitionKey("/k"), default_ttl=60)
+    assert made.read()["defaultTtl"] == 60
+    time.sleep(1.1)
+    assert ids(made.read_all_items()) == ["long"]
 
 
 def test_what_was_created_is_there_after_a_restart(tmp_path):

@@ -70,6 +70,8 @@ def where(condition, **parameters):
         ("c.n * 2 - 1 = 3", "b"),
         ("c.n % 2 = 1 AND c.n / 2 = 0.5 AND -c.n = -1", "a"),
         ("c.n / 0 = 1", ""),
+        ("POWER(c.n, 3) = 8 AND SQUARE(c.n) = 4 AND SQRT(c.n * 2) = 2", "b"),
+        ("IS_DEFINED(POWER(0 - c.n, 0.5)) OR IS_DEFINED(SQRT(c.s))", ""),
         ("c.s || '!' = 'one!'", "a"),
         ("LENGTH(c.s) = 3 AND LOWER(c.s) = 'two'", "b"),
         ("c.id = @id", "c"),
@@ -91,6 +93,7 @@ def test_projections():
     ]
     assert values("SELECT * FROM root WHERE root.n = 1") == [DOCUMENTS[0]]
     assert values("select value r.s from root r where r.n = 1") == ["one"]
+    assert repr(values("SELECT VALUE POWER(c.n, 2) FROM c WHERE c.id = 'b'")) == "[4]"
     assert values("SELECT VALUE c.n FROM c") == [1, 2, "2", None, True]
     assert (
         values("SELECT VALUE 'it''s'" if False else "SELECT VALUE 'it\\'s \\u00e9' FROM c")[0]
@@ -108,6 +111,14 @@ def test_aggregates():
     assert values("SELECT VALUE AVG(c.n) FROM c WHERE c.n < 3") == [1.5]
     assert values("SELECT COUNT(1) AS all, MAX(c.id) AS last FROM c") == [{"all": 6, "last": "f"}]
     assert values("SELECT VALUE COUNT(1) FROM c WHERE false") == [0]
+
+
+def test_an_aggregate_is_one_result_however_it_is_sorted_or_limited():
+    assert values("SELECT VALUE COUNT(1) FROM c ORDER BY c.n") == [6]
+    assert query_info(parse("SELECT VALUE COUNT(1) FROM c ORDER BY c.n"))["orderBy"] == []
+    assert values("SELECT VALUE COUNT(1) FROM c OFFSET 0 LIMIT 3") == [6]
+    assert values("SELECT VALUE COUNT(1) FROM c OFFSET 1 LIMIT 3") == []
+    assert values("SELECT TOP 0 VALUE COUNT(1) FROM c") == []
 
 
 def test_order_is_by_type_and_then_by_value():

@@ -468,6 +468,42 @@ def test_a_documents_own_ttl_comes_first(timed: tuple[Container, FakeClocks]) ->
             put(container, "x", ttl=ttl)
 
 
+def test_another_time_to_live_counts_for_the_documents_that_are_there(
+    timed: tuple[Container, FakeClocks],
+) -> None:
+    container, clock = timed
+
+    def left() -> list[str]:
+        return [document["id"] for document in container.list("k")]
+
+    put(container, "default")
+    put(container, "own", ttl=30)
+    clock.now += 8
+    container.change_ttl(20)
+    put(container, "new")
+    clock.now += 11
+    assert left() == ["default", "new", "own"]
+    clock.now += 2  # 21 s after it was written
+    assert left() == ["new", "own"]
+    container.change_ttl(-1)
+    clock.now += 10
+    assert left() == ["new"]
+    container.change_ttl(None)
+    assert container.properties().ttl_s is None
+    put(container, "ignored", ttl=1)
+    clock.now += 1000
+    assert left() == ["ignored", "new"]
+    container.change_ttl(5)
+    clock.now += 2
+    assert left() == ["new"]
+    clock.now += 4
+    assert left() == []
+    with pytest.raises(BadInput, match="ttl_s"):
+        container.change_ttl(0)
+    with Container.open(container.path, clocks=clock) as again:
+        assert again.properties().ttl_s == 5
+
+
 def test_without_ttl_s_the_field_means_nothing_and_with_minus_one_only_the_field_counts(
     tmp_path: Path,
 ) -> None:

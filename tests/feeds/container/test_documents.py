@@ -16,7 +16,9 @@ from leasehold.feeds.container.documents import (
     KEY_BYTES_MAX,
     DocumentRules,
     hash_of,
+    join_path,
     parse_path,
+    parse_paths,
 )
 
 RULES = DocumentRules("/key", 100_000, None)
@@ -126,6 +128,19 @@ def test_a_document_may_be_as_deep_and_as_large_as_the_bounds() -> None:
 def test_a_path_that_leads_nowhere_is_refused(path: Any) -> None:
     with pytest.raises(BadInput, match="partition key path"):
         parse_path(path)
+
+
+@pytest.mark.parametrize(
+    "names", [("a/b",), ("a,b", "c"), ('d"/e',), ("f'", "g,h"), ("plain", "i j"), ('"', "k")]
+)
+def test_a_path_is_read_as_it_was_written(names: tuple[str, ...]) -> None:
+    assert parse_path(join_path(names)) == names
+    assert parse_paths(f"{join_path(names)},/other") == (names, ("other",))
+
+
+def test_a_name_that_cannot_be_quoted_is_refused() -> None:
+    with pytest.raises(BadInput, match="cannot be written"):
+        join_path(["a/b'c\"d"])
 
 
 def test_a_partition_key_may_lie_deeper() -> None:

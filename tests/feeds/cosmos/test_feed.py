@@ -133,9 +133,14 @@ def test_the_command_line_tells_what_watching_costs(served, alerts, tmp_path):
     alerts.create_item({"id": "a", "home_id": "H1"})
     (tmp_path / "leases.db").touch()
     where = ("--store", f"sqlite:///{tmp_path}/leases.db", "--group", "none")
-    said = leasehold("lag", url_of(served, "alerts"), *where).stdout
+    short = leasehold("lag", url_of(served, "alerts"), *where).stdout
+    assert "request units" not in short
+    said = leasehold("lag", url_of(served, "alerts"), *where, "--requests").stdout
     assert "request units" in said
-    assert "ends 2" in said
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
+    ends = next(row for row in rows if row[:2] == ["feed", "ends"])
+    assert ends[2] == "2"
+    assert float(ends[3]) >= 2
 
 
 def test_being_told_to_wait_is_waited_for_and_counted(tmp_path, monkeypatch):

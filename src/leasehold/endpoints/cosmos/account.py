@@ -22,14 +22,18 @@ from leasehold.core import strict_json
 from leasehold.endpoints.cosmos import rids
 from leasehold.endpoints.cosmos.refusals import NAME_NOT_FOUND, Refusal
 from leasehold.endpoints.cosmos.settings import ContainerWish, default_properties
+from leasehold.endpoints.cosmos.sql.computed import Computed, parse_computed
+from leasehold.endpoints.cosmos.throughput import Throughput
 from leasehold.errors import BadInput
 from leasehold.feeds.container import Container
-from leasehold.feeds.container.documents import DocumentRules
+from leasehold.feeds.container.documents import DocumentRules, split_paths
 from leasehold.feeds.container.transaction import AnyDocuments
 
 DATABASES_MAX = 100
 CONTAINERS_MAX = 500
 ID_CHARS_MAX = 255
+DEFAULT_UNITS = 400
+"""Request units per second of a container that nobody gave any."""
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -53,7 +57,7 @@ class Collection:
         self.rid_text = rids.text(self.rid)
         self.self_link = f"dbs/{rids.text(database)}/colls/{self.rid_text}/"
         self.key_path = settings.key_path
-        self.key_paths = settings.key_path.split(",")
+        self.key_paths = split_paths(settings.key_path)
         self.document_bytes_max = settings.document_bytes_max
         self.rules = DocumentRules(settings.key_path, settings.document_bytes_max, settings.ttl_s)
         self.has_versions = settings.versions_s != 0
@@ -61,6 +65,20 @@ class Collection:
         """What clients may change: throughput and policies."""
         self._created_at = int(settings.created_at)
         self._ttl_s = settings.ttl_s
+
+    def change_ttl(self, ttl_s: float | None) -> None:
+        if ttl_s != self._ttl_s:
+            self.container.change_ttl(ttl_s)
+            self._ttl_s = ttl_s
+
+    @property
+    def throughput(self) -> Throughput | None:
+        """None: it shares that of its database."""
+        return Throughput.of_about({"throughput": DEFAULT_UNITS, **self.about})
+
+    @property
+    def computed(self) -> Computed:
+        return parse_computed(self.about.get("properties", {}).get("computedProperties"))
 
     def properties(self) -> dict[str, Any]:
         ttl = {} if self._ttl_s is None else {"defaultTtl": int(self._ttl_s)}
@@ -91,18 +109,26 @@ class Database:
     id: str
     rid: bytes
     folder: Path | None
-    created_at: int
+    about: dict[str, Any]
     collections: dict[str, Collection] = field(default_factory=dict)
+
+    @property
+    def rid_text(self) -> str:
+        return rids.text(self.rid)
+
+    @property
+    def self_link(self) -> str:
+        return f"dbs/{self.rid_text}/"
 
     def properties(self) -> dict[str, Any]:
         return {
             "id": self.id,
-            "_rid": rids.text(self.rid),
-            "_self": f"dbs/{rids.text(self.rid)}/",
+            "_rid": self.rid_text,
+            "_self": self.self_link,
             "_etag": '"00000000"',
             "_colls": "colls/",
             "_users": "users/",
-            "_ts": self.created_at,
+            "_ts": self.about["created_at"],
         }
 
     def collection(self, name: str) -> Collection:
@@ -128,7 +154,7 @@ class Account:
 
     def database(self, name: str) -> Database:
         found = self.databases.get(name) or next(
-            (each for each in self.databases.values() if rids.text(each.rid) == name), None
+            (each for each in self.databases.values() if each.rid_text == name), None
         )
         if found is None:
             raise Refusal(404, f"There is no database {name!r:.300}.", substatus=NAME_NOT_FOUND)
@@ -139,7 +165,7 @@ class Account:
             for collection in database.collections.values():
                 yield database, collection
 
-    def create_database(self, body: Any) -> Database:
+    def create_database(self, body: Any, throughput: Throughput | None = None) -> Database:
         id = _require_id(body)
         with self.lock:
             root = self._require_folder("databases")
@@ -149,9 +175,11 @@ class Account:
                 raise Refusal(400, f"This endpoint has {DATABASES_MAX} databases at most.")
             folder = root / _file_name(id)
             folder.mkdir(exist_ok=True)
-            seed, created_at = secrets.token_hex(8), int(time.time())
-            _write(folder / "database.json", {"id": id, "seed": seed, "created_at": created_at})
-            made = Database(id, rids.of_database(seed), folder, created_at)
+            seed = secrets.token_hex(8)
+            about = {"id": id, "seed": seed, "created_at": int(time.time())}
+            about |= {} if throughput is None else throughput.about()
+            _write(folder / "database.json", about)
+            made = Database(id, rids.of_database(seed), folder, about)
             self.databases[id] = made
         return made
 
@@ -165,7 +193,7 @@ class Account:
             shutil.rmtree(database.folder)
 
     def create_collection(
-        self, database: Database, body: Any, throughput: int | None
+        self, database: Database, body: Any, throughput: Throughput | None
     ) -> Collection:
         id = _require_id(body)
         wish = ContainerWish.parse(body, throughput)
@@ -181,9 +209,12 @@ class Account:
             about = {
                 "id": id,
                 "properties": wish.properties,
-                "throughput": throughput or 400,
                 "paths": body["partitionKey"]["paths"],
             }
+            if throughput is not None:
+                about |= throughput.about()
+            elif database.about.get("throughput") is not None:
+                about["throughput"] = None  # it is the database's
             container = Container.create(
                 path,
                 name=_name(id),
@@ -204,9 +235,8 @@ class Account:
         wish = ContainerWish.parse(body, None)
         if wish.key_path != collection.key_path:
             raise Refusal(400, "The partition key of a container cannot be changed.")
-        if body.get("defaultTtl") != collection.properties().get("defaultTtl"):
-            raise Refusal(400, "defaultTtl cannot be changed here: create another container.")
         self.keep(database, collection, {"properties": wish.properties})
+        collection.change_ttl(wish.ttl_s)
 
     def keep(self, database: Database, collection: Collection, change: Mapping[str, Any]) -> None:
         """Change what clients may change of a container."""
@@ -216,6 +246,14 @@ class Account:
             version = collection.about.get("version", 0) + 1
             collection.about = {**collection.about, **change, "version": version}
             _write(collection.container.path.with_suffix(".json"), collection.about)
+
+    def keep_database(self, database: Database, change: Mapping[str, Any]) -> None:
+        with self.lock:
+            if database.folder is None:
+                raise Refusal(403, "This database is a file that was given to be served.")
+            version = database.about.get("version", 0) + 1
+            database.about = {**database.about, **change, "version": version}
+            _write(database.folder / "database.json", database.about)
 
     def delete_collection(self, database: Database, collection: Collection) -> None:
         with self.lock:
@@ -234,7 +272,8 @@ class Account:
     def _add_file(self, path: Path) -> None:
         container = Container.open(path)
         id = container.namespace
-        made = Database(id, rids.of_database(id), None, int(container.properties().created_at))
+        about = {"created_at": int(container.properties().created_at)}
+        made = Database(id, rids.of_database(id), None, about)
         database = self.databases.setdefault(id, made)
         if container.name in database.collections:
             raise BadInput(f"{path}: there is a container {id}/{container.name} already")
@@ -245,7 +284,7 @@ class Account:
     def _load(self, folder: Path) -> None:
         about = strict_json.loads((folder / "database.json").read_bytes())
         rid = rids.of_database(about["seed"])
-        database = Database(about["id"], rid, folder, about["created_at"])
+        database = Database(about["id"], rid, folder, about)
         for path in sorted(folder.glob("*.db")):
             if not path.with_suffix(".json").exists():  # its creation was not finished
                 path.unlink()
@@ -269,7 +308,9 @@ def _require_id(body: Any) -> str:
     id = body.get("id") if isinstance(body, dict) else None
     if not isinstance(id, str) or not id or len(id) > ID_CHARS_MAX or set(id) & set("/\\?#"):
         raise Refusal(
-            400, f"An id has 1 to {ID_CHARS_MAX} characters, and none of / \\ ? #; not {id!r:.300}."
+            400,
+            "Ensure to provide a unique non-empty string less than '255' characters. "
+            f"An id has none of / \\ ? #; not {id!r:.300}.",
         )
     if id != id.rstrip():
         raise Refusal(400, "An id does not end with a space.")

@@ -122,9 +122,9 @@ def _wrapped(collection: Collection, change: Change) -> dict[str, Any]:
             about["id"] = document["id"]
             key = collection.rules.key_value(document)
             values = key if isinstance(key, tuple) else (key,)
-            named = zip(collection.key_paths, values, strict=True)
+            named = zip(collection.rules.paths, values, strict=True)
             about["partitionKey"] = {
-                path.strip("/"): value for path, value in named if value is not UNDEFINED
+                "/".join(path): value for path, value in named if value is not UNDEFINED
             }
             about["timeToLiveExpired"] = change.expired
     return result

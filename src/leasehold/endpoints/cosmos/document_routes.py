@@ -11,15 +11,26 @@ from leasehold.endpoints.cosmos.batch import run_batch
 from leasehold.endpoints.cosmos.changes import changes_of, is_change_feed
 from leasehold.endpoints.cosmos.http import Reply, Request
 from leasehold.endpoints.cosmos.items import Conditions, ItemOutcome, Items
+from leasehold.endpoints.cosmos.metrics import QueryMeter
 from leasehold.endpoints.cosmos.pages import page_of
-from leasehold.endpoints.cosmos.ranges import key_of, leaves, range_for, scope_of
+from leasehold.endpoints.cosmos.ranges import (
+    ASK_ALL,
+    key_of,
+    leaves,
+    not_enabled,
+    range_for,
+    scope_of,
+    scope_of_values,
+)
 from leasehold.endpoints.cosmos.refusals import NEEDS_PLAN, Refusal
-from leasehold.endpoints.cosmos.replies import reply
+from leasehold.endpoints.cosmos.replies import reply, unlocated
 from leasehold.endpoints.cosmos.sql import Query, parse
+from leasehold.endpoints.cosmos.sql.computed import with_computed
 from leasehold.endpoints.cosmos.sql.plan import query_info
+from leasehold.endpoints.cosmos.sql.tree import bound_values
 from leasehold.errors import BadInput
 from leasehold.feeds.container.documents import require_id
-from leasehold.feeds.effective_keys import HIGHEST, LOWEST, KeyValue, effective_key
+from leasehold.feeds.effective_keys import HIGHEST, LOWEST, KeyValue, Scalar, effective_key
 
 EVERYTHING = "SELECT * FROM c"
 READ_CHARGE, WRITE_CHARGE, QUERY_CHARGE, ITEM_CHARGE = 1.0, 6.0, 2.5, 0.05
@@ -39,7 +50,7 @@ class DocumentRoutes:
         if method != "POST":
             raise Refusal(405, f"{method} is not possible for all documents at once.")
         if self._says("x-ms-cosmos-is-query-plan-request"):
-            return reply(200, self._plan(_query_of(body)), charge=0)
+            return unlocated(reply(200, self._plan(_query_of(body)), charge=0))
         if self._says("x-ms-cosmos-is-batch-request"):
             return self._batch(body)
         if self._says("x-ms-documentdb-isquery") or "query+json" in self._headers.get(
@@ -124,30 +135,42 @@ class DocumentRoutes:
     def _query(self, body: Any) -> Reply:
         query = parse(EVERYTHING) if body == EVERYTHING else _query_of(body)
         scope = scope_of(self._collection, self._headers)
-        if scope.range is None and self._request.method == "POST" and self._needs_plan(query):
+        asks_all = scope.range is None and self._request.method == "POST"
+        if asks_all and not self._says(ASK_ALL):
+            scope = scope_of_values(self._collection, self._bound_key(query))
+            asks_all = False
+        if asks_all and self._needs_plan(query):
             raise Refusal(
                 400,
                 "The query is about more than one partition: ask for its plan, then each range.",
                 substatus=NEEDS_PLAN,
                 extra={"additionalErrorInfo": json.dumps(self._plan(query))},
             )
-        page = page_of(self._collection, query, scope, self._headers)
+        meter = QueryMeter(self._headers)
+        filled = with_computed(query, self._collection.computed)
+        page = page_of(self._collection, filled, scope, self._headers, meter)
         headers = self._position_of(scope.range or leaves(self._collection)[0].id)
+        headers |= meter.headers(self._collection, scope, page.values)
         headers["x-ms-item-count"] = str(len(page.values))
         if page.continuation is not None:
             headers["x-ms-continuation"] = page.continuation
         return self._listed(page.values, headers, QUERY_CHARGE)
 
+    def _bound_key(self, query: Query) -> tuple[Scalar, ...]:
+        """The key that the query's condition is about, which may be the beginning of one."""
+        bound = {} if query.where is None else bound_values(query.where)
+        values: list[Scalar] = []
+        for path in self._collection.rules.paths:
+            if path not in bound or isinstance(bound[path], dict | list):
+                break
+            values.append(bound[path])
+        if not values:
+            raise not_enabled()
+        return tuple(values)
+
     def _needs_plan(self, query: Query) -> bool:
         """As in Azure, clients put together what needs all ranges to be right."""
-        if self._headers.get("x-ms-continuation"):
-            return False  # it was begun so
-        limits = (query.top, query.offset)
-        is_plain = not (query.aggregates or query.order_by or query.is_distinct) and limits == (
-            None,
-            None,
-        )
-        return not (is_plain and self._says("x-ms-documentdb-query-enablecrosspartition"))
+        return not query.is_plain and not self._headers.get("x-ms-continuation")
 
     def _changes(self) -> Reply:
         scope = scope_of(self._collection, self._headers)

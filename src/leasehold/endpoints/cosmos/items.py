@@ -10,7 +10,7 @@ from leasehold.endpoints.cosmos.account import Collection
 from leasehold.endpoints.cosmos.patch import patched
 from leasehold.endpoints.cosmos.refusals import WRONG_KEY, Refusal
 from leasehold.errors import BadInput
-from leasehold.feeds.container.documents import hash_of, stored_key
+from leasehold.feeds.container.documents import ID_BYTES_MAX, hash_of, stored_key
 from leasehold.feeds.container.transaction import Transaction, document_of
 from leasehold.feeds.container.writing import Stored
 from leasehold.feeds.effective_keys import KeyValue
@@ -103,6 +103,10 @@ class Items:
             raise Refusal(400, "A document is a JSON object.")
         if not isinstance(body.get("id"), str) or not body["id"]:
             raise Refusal(400, "The required property 'id' is missing, or is not text.")
+        if len(body["id"].encode("utf-8", "replace")) > ID_BYTES_MAX:
+            raise Refusal(
+                400, "Ensure to provide a unique non-empty string less than '1024' characters."
+            )
         document = _own(body)
         own = self._collection.rules.key_value(document)
         if key is not None and stored_key(own) != stored_key(key[0]):

@@ -2,68 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from leasehold.endpoints.cosmos.account import Account, Collection, Database
 from leasehold.endpoints.cosmos.http import Reply, Request
 from leasehold.endpoints.cosmos.ranges import leaves
 from leasehold.endpoints.cosmos.refusals import Refusal
 from leasehold.endpoints.cosmos.replies import listed, reply
-from leasehold.endpoints.cosmos.settings import THROUGHPUT_MAX
 from leasehold.endpoints.cosmos.sql import Running, parse
+from leasehold.endpoints.cosmos.throughput import Throughput
 
 SPLIT_THROUGHPUT = 10_000
 """What one range serves at most, as in Azure."""
 
 
+class Offer(NamedTuple):
+    """The throughput of a container, or of a database whose containers share it."""
+
+    database: Database
+    collection: Collection | None
+    throughput: Throughput
+
+    @property
+    def owner(self) -> Database | Collection:
+        return self.collection or self.database
+
+    @property
+    def id(self) -> str:
+        return f"offer-{self.owner.rid_text}"
+
+    def shown(self) -> dict[str, Any]:
+        owner = self.owner
+        return {
+            "id": self.id,
+            "_rid": self.id,
+            "_self": f"offers/{self.id}/",
+            "_etag": f'"{owner.about.get("version", 0):08x}"',
+            "_ts": 0,
+            "resource": owner.self_link,
+            "offerResourceId": owner.rid_text,
+            "offerType": "Invalid",
+            "offerVersion": "V2",
+            "content": self.throughput.content(),
+        }
+
+
 def answer(account: Account, request: Request, parts: Sequence[str], body: Any) -> Reply:
-    known = {_id(each): (database, each) for database, each in account.collections()}
+    known = {offer.id: offer for offer in _offers(account)}
     if len(parts) == 1:
-        values = [_shown(each) for _, each in known.values()]
+        values = [offer.shown() for offer in known.values()]
         if request.method == "POST" and isinstance(body, dict):
-            running = Running(parse(body.get("query"), body.get("parameters")), None, len(values))
+            query = parse(body.get("query"), body.get("parameters"))
+            running = Running(query, None, len(values) + 1)
             places = (((place, 0, ""), value) for place, value in enumerate(values))
             values = [result.value for result in running.page(places)]
         return listed("", "Offers", values)
     if parts[1] not in known:
         raise Refusal(404, "There is no such offer.")
-    database, collection = known[parts[1]]
+    offer = known[parts[1]]
     if request.method == "PUT":
-        _change(account, database, collection, body)
-    return reply(200, _shown(collection))
+        offer = _changed(account, offer, body)
+    return reply(200, offer.shown())
 
 
-def _id(collection: Collection) -> str:
-    return f"offer-{collection.rid_text}"
+def _offers(account: Account) -> Iterator[Offer]:
+    for database in account.databases.values():
+        if (own := Throughput.of_about(database.about)) is not None:
+            yield Offer(database, None, own)
+        for collection in database.collections.values():
+            if (own := collection.throughput) is not None:
+                yield Offer(database, collection, own)
 
 
-def _shown(collection: Collection) -> dict[str, Any]:
-    id = _id(collection)
-    return {
-        "id": id,
-        "_rid": id,
-        "_self": f"offers/{id}/",
-        "_etag": f'"{collection.about.get("version", 0):08x}"',
-        "_ts": 0,
-        "resource": collection.self_link,
-        "offerResourceId": collection.rid_text,
-        "offerType": "Invalid",
-        "offerVersion": "V2",
-        "content": {"offerThroughput": collection.about.get("throughput", 400)},
-    }
+def _changed(account: Account, offer: Offer, body: Any) -> Offer:
+    wanted = Throughput.of_content(body.get("content") if isinstance(body, dict) else None)
+    if offer.collection is None:
+        account.keep_database(offer.database, wanted.about())
+    else:
+        account.keep(offer.database, offer.collection, wanted.about())
+        _split(offer.collection, wanted.units_s)
+    return offer._replace(throughput=wanted)
 
 
-def _change(account: Account, database: Database, collection: Collection, body: Any) -> None:
-    content = body.get("content") if isinstance(body, dict) else None
-    wanted = content.get("offerThroughput") if isinstance(content, dict) else None
-    if (
-        isinstance(wanted, bool)
-        or not isinstance(wanted, int)
-        or not 100 <= wanted <= THROUGHPUT_MAX
-    ):
-        raise Refusal(400, f"offerThroughput is a number between 100 and {THROUGHPUT_MAX}.")
-    account.keep(database, collection, {"throughput": wanted})
-    while (found := leaves(collection)) and len(found) * SPLIT_THROUGHPUT < wanted:
+def _split(collection: Collection, units_s: int) -> None:
+    while (found := leaves(collection)) and len(found) * SPLIT_THROUGHPUT < units_s:
         widest = max(found, key=lambda each: each.high - each.low)
         collection.container.split(widest.id)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from leasehold.core import strict_json
 from leasehold.endpoints.cosmos.account import Collection
 from leasehold.endpoints.cosmos.items import shown
-from leasehold.endpoints.cosmos.ranges import Scope
+from leasehold.endpoints.cosmos.metrics import QueryMeter
+from leasehold.endpoints.cosmos.ranges import SHIFT, Scope, leaves
 from leasehold.endpoints.cosmos.refusals import Refusal
 from leasehold.endpoints.cosmos.sql import Query, Running
 from leasehold.endpoints.cosmos.sql.run import Place, Resume
 from leasehold.feeds.container.file import Place as StoredPlace
+from leasehold.feeds.effective_keys import bound_of
 
 PAGE_BYTES = 4 << 20
 ITEMS = 100
 ITEMS_MAX = 1000
 CONTINUATION_CHARS_MAX = 8000
+BEHIND_KEYS = b"z"
+"""Sorts behind every key that a file holds."""
 
 
 class ItemPage(NamedTuple):
@@ -37,19 +41,54 @@ def items_wanted(headers: Mapping[str, str]) -> int:
 
 
 def page_of(
-    collection: Collection, query: Query, scope: Scope, headers: Mapping[str, str]
+    collection: Collection,
+    query: Query,
+    scope: Scope,
+    headers: Mapping[str, str],
+    meter: QueryMeter,
 ) -> ItemPage:
     resume = _parsed(headers.get("x-ms-continuation"))
     most = items_wanted(headers)
-    running = Running(query, resume, most)
     from_start = resume is None or query.order_by or query.is_distinct
     behind = None if resume is None or from_start else StoredPlace(*resume.place)
+    parts = [scope] if scope.range or not query.is_plain else _by_range(collection, scope, resume)
+    if not parts:
+        return ItemPage([], None)
+    documents = meter.seen(_documents(collection, parts[0], behind))
+    page = _page(documents, query, resume, most)
+    if page.continuation is None and len(parts) > 1:
+        end = parts[0].hashes[1], BEHIND_KEYS, ""
+        return page._replace(continuation=_text(Resume(end, [], 0)))
+    return page
+
+
+def _by_range(collection: Collection, scope: Scope, resume: Resume | None) -> list[Scope]:
+    """What is left to read. As in Azure, a page is of one range only, and may be empty."""
+    begin = scope.hashes[0]
+    if resume is not None:
+        begin = resume.place[0] + (resume.place[1] == BEHIND_KEYS)
+    return [
+        Scope(
+            max(scope.low, bound_of(each.low << SHIFT)),
+            min(scope.end, bound_of(each.high + 1 << SHIFT)),
+            each.id,
+        )
+        for each in leaves(collection)
+        if begin <= each.high
+    ]
+
+
+def _page(
+    documents: Iterable[tuple[Place, dict[str, Any]]],
+    query: Query,
+    resume: Resume | None,
+    most: int,
+) -> ItemPage:
     values: list[Any] = []
     size = 0
     last: tuple[Place, list[list[Any]]] | None = None
     given = resume.given if resume else 0
-    documents = _documents(collection, scope, behind)
-    for result in running.page(documents):
+    for result in Running(query, resume, most).page(documents):
         if len(values) == most or size > PAGE_BYTES:
             assert last is not None
             return ItemPage(values, _text(Resume(*last, given + len(values))))

@@ -26,6 +26,9 @@ from leasehold.feeds.effective_keys import (
 
 SHIFT = BITS - 32
 """Ranges are cut at hashes, which are the highest 32 bits of effective keys."""
+KEY = "x-ms-documentdb-partitionkey"
+ASK_ALL = "x-ms-documentdb-query-enablecrosspartition"
+"""Headers: which key a request is about; whether a query may be about all of them."""
 LAST = "00"
 """Behind an effective key there is nothing before this."""
 
@@ -99,16 +102,15 @@ def range_for(collection: Collection, key: KeyValue) -> RangeProperties:
 def scope_of(collection: Collection, headers: Mapping[str, str]) -> Scope:
     low, end, range = LOWEST, HIGHEST, None
     values = _key_values(headers)
+    if len(collection.key_paths) > 1 and headers.get(KEY, "").replace(" ", "") == "[]":
+        values = None  # the beginning of a hierarchical key, with nothing in it
     if values is not None and len(values) == len(collection.key_paths):
-        key = _joined(values)
-        place = effective_key(key)
-        return Scope(place, place + LAST, range_for(collection, key).id, key, True)
+        return scope_of_values(collection, values)
     if (wanted := headers.get("x-ms-documentdb-partitionkeyrangeid")) is not None:
         leaf = _leaf(collection, wanted.rpartition(",")[2])
         range, low, end = leaf.id, bound_of(leaf.low << SHIFT), bound_of(leaf.high + 1 << SHIFT)
     if values:
-        prefix = effective_key(values)
-        return Scope(prefix, prefix + HIGHEST, range_for(collection, values).id)
+        return scope_of_values(collection, values)
     first, last = headers.get("x-ms-start-epk"), headers.get("x-ms-end-epk")
     if first is not None or last is not None:
         low = max(low, _bound(first or LOWEST))
@@ -116,6 +118,24 @@ def scope_of(collection: Collection, headers: Mapping[str, str]) -> Scope:
         if range is None:
             range = _only(collection, low, end)
     return Scope(low, end, range)
+
+
+def scope_of_values(collection: Collection, values: tuple[Scalar, ...]) -> Scope:
+    """Of a key, or of the beginning of a hierarchical one."""
+    if len(values) == len(collection.key_paths):
+        key = _joined(values)
+        place = effective_key(key)
+        return Scope(place, place + LAST, range_for(collection, key).id, key, True)
+    prefix = effective_key(values)
+    return Scope(prefix, prefix + HIGHEST, range_for(collection, values).id)
+
+
+def not_enabled() -> Refusal:
+    return Refusal(
+        400,
+        f"Cross partition query is required but disabled. Please set {ASK_ALL} to true, or "
+        f"specify {KEY}.",
+    )
 
 
 def key_of(collection: Collection, headers: Mapping[str, str]) -> tuple[KeyValue] | None:
@@ -147,7 +167,7 @@ def parsed_key(text: str) -> tuple[Scalar, ...]:
 
 
 def _key_values(headers: Mapping[str, str]) -> tuple[Scalar, ...] | None:
-    text = headers.get("x-ms-documentdb-partitionkey")
+    text = headers.get(KEY)
     return parsed_key(text) if text else None
 
 

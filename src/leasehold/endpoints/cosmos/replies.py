@@ -12,6 +12,7 @@ from leasehold.endpoints.cosmos.http import Reply
 from leasehold.endpoints.cosmos.refusals import Refusal
 
 VERSION = "2018-12-31"
+SESSION = "x-ms-session-token"
 
 
 def reply(
@@ -26,10 +27,17 @@ def reply(
         "x-ms-schemaversion": "1.18",
         "x-ms-gatewayversion": "version=2.14.0",
         "x-ms-serviceversion": "version=2.14.0.0",
-        "x-ms-session-token": "0:-1#0",
+        SESSION: "0:-1#0",
     }
     body = b"" if value is None else json.dumps(value, separators=(",", ":")).encode()
     return Reply(status, known | dict(headers or {}), body)
+
+
+def unlocated(answer: Reply) -> Reply:
+    """Of no range: without a session token, from which clients would conclude that it is of one
+    that they do not know, and look all of them up again."""
+    kept = {name: value for name, value in answer.headers.items() if name != SESSION}
+    return Reply(answer.status, kept, answer.body)
 
 
 def refused(refusal: Refusal) -> Reply:

@@ -7,15 +7,15 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from leasehold.core import strict_json
-from leasehold.endpoints.cosmos import offers, ranges, rids
+from leasehold.endpoints.cosmos import metrics, offers, ranges, rids
 from leasehold.endpoints.cosmos.account import Account, Collection, Database
 from leasehold.endpoints.cosmos.document_routes import DocumentRoutes
 from leasehold.endpoints.cosmos.http import Reply, Request
 from leasehold.endpoints.cosmos.refusals import WRONG_COLLECTION, Refusal
-from leasehold.endpoints.cosmos.replies import listed, reply
-from leasehold.endpoints.cosmos.settings import throughput_of
+from leasehold.endpoints.cosmos.replies import SESSION, listed, reply
 from leasehold.endpoints.cosmos.signature import Signatures
 from leasehold.endpoints.cosmos.sql import Running, parse
+from leasehold.endpoints.cosmos.throughput import Throughput
 
 ABSENT = ("sprocs", "triggers", "udfs", "users", "permissions", "attachments")
 SEGMENTS_MAX = 8
@@ -52,7 +52,8 @@ class Routes:
 
     def _databases(self, request: Request) -> Reply:
         if request.method == "POST" and not is_query(request):
-            made = self._account.create_database(_body(request))
+            throughput = Throughput.of_headers(request.headers)
+            made = self._account.create_database(_body(request), throughput)
             return reply(201, made.properties(), {"etag": '"00000000"'})
         _require(request, "GET", "POST")
         found = [each.properties() for each in self._account.databases.values()]
@@ -67,9 +68,9 @@ class Routes:
 
     def _collections(self, request: Request, database: Database) -> Reply:
         if request.method == "POST" and not is_query(request):
-            throughput = throughput_of(request.headers.get("x-ms-offer-throughput"))
+            throughput = Throughput.of_headers(request.headers)
             made = self._account.create_collection(database, _body(request), throughput)
-            return _located(_shown(201, made), database)
+            return _located(_shown(201, made, request.headers), database)
         _require(request, "GET", "POST")
         found = [each.properties() for each in database.collections.values()]
         return listed(rids.text(database.rid), "DocumentCollections", filtered(found, request))
@@ -86,6 +87,9 @@ class Routes:
             _require(request, "GET")
             return _ranges(request, collection)
         if parts[4] == "conflicts" and len(parts) == 5 and request.method in ("GET", "POST"):
+            allowed = metrics.is_wanted(request.headers, ranges.ASK_ALL)
+            if is_query(request) and not allowed and ranges.KEY not in request.headers:
+                raise ranges.not_enabled()
             return listed(collection.rid_text, "Conflicts", [])
         if parts[4] == "conflicts" and len(parts) == 6:
             raise Refusal(404, "There are no conflicts: all writes go to one place.")
@@ -107,7 +111,7 @@ class Routes:
             return reply(204)
         if request.method == "PUT":
             self._account.change_collection(database, collection, _body(request))
-        return _shown(200, collection)
+        return _shown(200, collection, request.headers)
 
 
 def is_query(request: Request) -> bool:
@@ -159,9 +163,14 @@ def _absent(what: str) -> Refusal:
     return Refusal(404, f"There is no {what!r:.80} here.")
 
 
-def _shown(status: int, collection: Collection) -> Reply:
+def _shown(status: int, collection: Collection, wanted: Mapping[str, str]) -> Reply:
     shown = collection.properties()
-    return reply(status, shown, {"etag": shown["_etag"]})
+    if metrics.is_wanted(wanted, "x-ms-documentdb-populatepartitionstatistics"):
+        shown["statistics"] = metrics.statistics(collection)
+    headers = {"etag": shown["_etag"]}
+    if metrics.is_wanted(wanted, "x-ms-documentdb-populatequotainfo"):
+        headers |= metrics.usage(collection)
+    return reply(status, shown, headers)
 
 
 def _ranges(request: Request, collection: Collection) -> Reply:
@@ -174,6 +183,8 @@ def _ranges(request: Request, collection: Collection) -> Reply:
 
 def _located(answer: Reply, database: Database, collection: Collection | None = None) -> Reply:
     """With the owner of what was asked for: clients put links together from it."""
+    if SESSION not in answer.headers:
+        return answer
     path, rid = f"dbs/{database.id}", rids.text(database.rid)
     if collection is not None:
         path, rid = f"{path}/colls/{collection.id}", collection.rid_text

@@ -5,23 +5,27 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from leasehold.endpoints.cosmos.refusals import Refusal
+from leasehold.endpoints.cosmos.sql.computed import parse_computed
+from leasehold.endpoints.cosmos.throughput import Throughput
 from leasehold.errors import BadInput
 from leasehold.feeds.container import VERSIONS_S
-from leasehold.feeds.container.documents import parse_paths
+from leasehold.feeds.container.documents import PATHS_MAX, join_path, parse_paths
 from leasehold.feeds.effective_keys import path_parts
 
-RANGE_THROUGHPUT = 6_000
-"""Request units per second that a range of a new container is made for, as in Azure."""
-THROUGHPUT_MAX = 100_000
 REFUSED = {
     "uniqueKeyPolicy": ("uniqueKeys",),
     "vectorEmbeddingPolicy": ("vectorEmbeddings",),
     "fullTextPolicy": ("fullTextPaths",),
-    "computedProperties": (),
     "clientEncryptionPolicy": ("includedPaths",),
     "materializedViewDefinition": (),
 }
-KEPT = ("indexingPolicy", "conflictResolutionPolicy", "geospatialConfig", "changeFeedPolicy")
+KEPT = (
+    "indexingPolicy",
+    "conflictResolutionPolicy",
+    "geospatialConfig",
+    "changeFeedPolicy",
+    "computedProperties",
+)
 
 
 def default_properties() -> dict[str, Any]:
@@ -47,17 +51,18 @@ class ContainerWish(NamedTuple):
     ttl_s: float | None
     versions_s: float
     properties: dict[str, Any]
-    """Kept and shown, without effect."""
+    """Kept and shown; only computed properties have an effect."""
 
     @classmethod
-    def parse(cls, body: dict[str, Any], throughput: int | None) -> ContainerWish:
+    def parse(cls, body: dict[str, Any], throughput: Throughput | None) -> ContainerWish:
         for name, inner in REFUSED.items():
             value = body.get(name)
             if value and (not inner or any(value.get(each) for each in inner)):
                 raise Refusal(400, f"{name} is not supported by this endpoint.")
+        parse_computed(body.get("computedProperties"))
         return cls(
             _key_path(body.get("partitionKey")),
-            -(-(throughput or 1) // RANGE_THROUGHPUT),
+            1 if throughput is None else throughput.ranges,
             _ttl(body.get("defaultTtl")),
             _versions(body.get("changeFeedPolicy")),
             _kept(body),
@@ -68,33 +73,35 @@ def _kept(body: dict[str, Any]) -> dict[str, Any]:
     kept = {name: body[name] for name in KEPT if body.get(name)}
     policy = kept.get("indexingPolicy")
     if isinstance(policy, dict) and policy.get("indexingMode", "consistent") != "none":
-        kept["indexingPolicy"] = default_properties()["indexingPolicy"] | policy
+        kept["indexingPolicy"] = _indexing(policy)
     return kept
 
 
-def throughput_of(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or not 100 <= int(text[:9]) <= THROUGHPUT_MAX:
-        raise Refusal(400, f"The throughput {text:.20} is not between 100 and {THROUGHPUT_MAX}.")
-    return int(text)
+def _indexing(policy: dict[str, Any]) -> dict[str, Any]:
+    """As Azure gives it back: kinds of index are its own choice, and etags are never indexed."""
+    default = default_properties()["indexingPolicy"]
+    included, excluded = (
+        [each for each in policy.get(name) or () if isinstance(each, dict)]
+        for name in ("includedPaths", "excludedPaths")
+    )
+    paths = [{name: each[name] for name in each if name != "indexes"} for each in included]
+    etag = [each for each in default["excludedPaths"] if each not in excluded]
+    both = {"includedPaths": paths or default["includedPaths"], "excludedPaths": excluded + etag}
+    return {**default, **policy, **both}
 
 
 def _key_path(given: Any) -> str:
     paths = given.get("paths") if isinstance(given, dict) else None
     if not isinstance(paths, list) or not paths:
         raise Refusal(400, "A container needs a partitionKey with paths.")
-    parts = [path_parts(str(path)) for path in paths]
-    if any(mark in part for each in parts for part in each for mark in "/,"):
-        raise Refusal(
-            400, "Names with slashes or commas in a partition key's path are no use here."
-        )
-    plain = ["/" + "/".join(each) for each in parts]
+    if len(paths) > PATHS_MAX:
+        raise Refusal(400, f"Too many partition key paths: {PATHS_MAX} at most are possible.")
     try:
-        parse_paths(",".join(plain))
+        plain = ",".join(join_path(path_parts(str(path))) for path in paths)
+        parse_paths(plain)
     except BadInput as error:
         raise Refusal(400, str(error)) from error
-    return ",".join(plain)
+    return plain
 
 
 def _ttl(given: Any) -> float | None:

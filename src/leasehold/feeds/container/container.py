@@ -64,9 +64,7 @@ class Container:
         self.namespace = settings.namespace
         self.name = settings.name
         self.identity = settings.identity
-        self._rules = DocumentRules(
-            settings.key_path, settings.document_bytes_max, settings.ttl_s, settings.hashing
-        )
+        self._rules = self._own_rules()
         self._threads = OwnThreads(f"container-{self.name}")
         self._feeds: dict[str, ChangeFeed] = {}
         self._kept_up_at = time.monotonic()
@@ -101,9 +99,7 @@ class Container:
             raise BadInput(f"name {name!r}: {ALL_SUFFIX} at the end means a feed of all versions")
         _require(1 <= ranges <= RANGES_MAX, "ranges", ranges, f"1 to {RANGES_MAX}")
         _require(document_bytes_max >= 1, "document_bytes_max", document_bytes_max, "1 or more")
-        _require(
-            ttl_s is None or ttl_s == -1 or ttl_s > 0, "ttl_s", ttl_s, "None, -1 or more than 0"
-        )
+        _require_ttl(ttl_s)
         _require(versions_s is None or versions_s >= 0, "versions_s", versions_s, "None, 0 or more")
         _require(
             split_documents is None or split_documents >= 1,
@@ -327,6 +323,15 @@ class Container:
             ranges=ranges,
         )
 
+    def change_ttl(self, ttl_s: float | None) -> None:
+        """How long documents live from now on, also those that are there: counted from their last
+        change, or from now if they had no time to live. Whoever has the file open writes with the
+        old one until it is opened again."""
+        _require_ttl(ttl_s)
+        self._file.change_ttl(ttl_s)
+        self._settings = self._file.settings
+        self._rules = self._own_rules()
+
     def trim(self, *, max_age_s: float | None = None, before_lsn: int = 0) -> RemovedItems:
         """Remove documents whose time is over, and kept changes that are older than ``max_age_s``
         (left out: than ``versions_s``) or below an LSN. Writers see to it every few seconds."""
@@ -354,6 +359,12 @@ class Container:
 
     def __repr__(self) -> str:
         return f"Container({self.namespace}/{self.name} at {self.path})"
+
+    def _own_rules(self) -> DocumentRules:
+        settings = self._settings
+        return DocumentRules(
+            settings.key_path, settings.document_bytes_max, settings.ttl_s, settings.hashing
+        )
 
     def _clean(self, age_s: float | None, before_lsn: int) -> RemovedItems:
         documents = changes = 0
@@ -394,6 +405,11 @@ class Container:
 
 def _reopen(kind: type[Container], path: str, fsync: bool, clocks: Clocks) -> Container:
     return kind(path, fsync=fsync, clocks=clocks)
+
+
+def _require_ttl(ttl_s: float | None) -> None:
+    fits = ttl_s is None or ttl_s == -1 or ttl_s > 0
+    _require(fits, "ttl_s", ttl_s, "None, -1 or more than 0")
 
 
 def _require(fits: bool, what: str, value: Any, wanted: str) -> None:

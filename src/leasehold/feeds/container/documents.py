@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any, Literal, NamedTuple
@@ -26,6 +27,8 @@ StoredKey = str | int | float | bytes
 """SQLite has no values of their own for these."""
 _BOOLS = {False: b"f", True: b"t"}
 PATHS_MAX = 3
+_QUOTED = re.compile(r"""/(?:"[^"]*[/,][^"]*"|'[^']*[/,][^']*')(?=[/,]|$)""")
+"""A name with slashes or commas in a partition key's path. Others have no quotes."""
 
 _encode = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
@@ -182,14 +185,34 @@ def _reached(fields: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 def parse_paths(text: str) -> tuple[tuple[str, ...], ...]:
     """Several, for a hierarchical key, have commas between them."""
-    paths = tuple(parse_path(path) for path in text.split(",")) if isinstance(text, str) else ()
+    paths = tuple(map(parse_path, split_paths(text))) if isinstance(text, str) else ()
     if not 1 <= len(paths) <= PATHS_MAX or len(set(paths)) < len(paths):
         raise BadInput(f"partition key path {text!r}: 1 to {PATHS_MAX} different ones are possible")
     return paths
 
 
+def split_paths(text: str) -> list[str]:
+    """Not at a comma in a name, which is in quotes then."""
+    quoted = _QUOTED.sub(lambda match: match[0].replace(",", "\0"), text)
+    return [path.replace("\0", ",") for path in quoted.split(",")]
+
+
+def join_path(parts: Iterable[str]) -> str:
+    """A path of these names; one with slashes or commas is put in quotes."""
+    written = ""
+    for part in parts:
+        quote = "" if not set(part) & set("/,") else "'" if '"' in part else '"'
+        if "\0" in part or (quote and quote in part):
+            raise BadInput(f"partition key path: the name {part!r:.80} cannot be written")
+        written += f"/{quote}{part}{quote}"
+    return written
+
+
 def parse_path(path: str) -> tuple[str, ...]:
-    parts = tuple(path.split("/")[1:]) if isinstance(path, str) and path[:1] == "/" else ()
+    parts: tuple[str, ...] = ()
+    if isinstance(path, str) and path[:1] == "/":
+        quoted = _QUOTED.sub(lambda match: "/" + match[0][2:-1].replace("/", "\0"), path)
+        parts = tuple(part.replace("\0", "/") for part in quoted.split("/")[1:])
     if not parts or not all(parts):
         raise BadInput(f"partition key path {path!r}: write it like /home_id or /home/id")
     if parts[0] in SYSTEM_FIELDS:

@@ -35,7 +35,7 @@ CONTAINER = Kind(noun="container", application_id=0x4C484843, format=3, queries=
 
 
 class ContainerSettings(NamedTuple):
-    """What is fixed when a container is made."""
+    """What is fixed when a container is made, but for the time to live."""
 
     identity: str
     namespace: str
@@ -109,6 +109,14 @@ class ContainerFile:
             end = writing.finish()
         if end > next_lsn:
             self._left = end
+
+    def change_ttl(self, ttl_s: float | None) -> None:
+        with self._connections.writing() as db:
+            old = ContainerSettings(*db.execute(SQL["settings"]).fetchone()).ttl_s
+            own_us = keep(db, self._clocks()).own_us
+            db.execute(SQL["change_ttl"], {"new": ttl_s})
+            db.execute(SQL["change_expiry"], {"old": old, "new": ttl_s, "own_us": own_us})
+        self.settings = self.settings._replace(ttl_s=ttl_s)
 
     def find(self, id: str, key: KeyValue) -> dict[str, Any] | None:
         with self.reading() as db:

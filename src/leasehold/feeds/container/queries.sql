@@ -98,6 +98,26 @@ SELECT identity, namespace, name, key_path, document_bytes_max, ttl_s, versions_
        created_us, hashing
 FROM container;
 
+-- name: change_ttl
+UPDATE container SET ttl_s = :new;
+
+-- name: change_expiry
+-- Fields named ttl meant nothing while the container had no time to live.
+UPDATE documents SET expires_us = CASE
+    WHEN :new IS NULL THEN NULL
+    WHEN json_type(body, '$.ttl') IN ('integer', 'real')
+        AND (json_extract(body, '$.ttl') > 0 OR json_extract(body, '$.ttl') = -1)
+        THEN CASE
+            WHEN :old IS NOT NULL THEN expires_us
+            WHEN json_extract(body, '$.ttl') > 0 THEN :own_us + CAST(json_extract(body, '$.ttl') * 1000000 AS INTEGER)
+        END
+    WHEN :new = -1 THEN NULL
+    WHEN :old > 0 AND expires_us IS NOT NULL
+        THEN expires_us + CAST((:new - :old) * 1000000 AS INTEGER)
+    ELSE :own_us + CAST(:new * 1000000 AS INTEGER)
+END
+WHERE expires_us IS NULL OR expires_us > :own_us;
+
 -- name: head
 SELECT next_lsn, last_us, layout FROM head;
 

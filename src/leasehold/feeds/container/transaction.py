@@ -45,14 +45,13 @@ class AnyDocuments:
     def __init__(self, container: Container) -> None:
         self._container = container
         self._file = container._file
-        self._rules = container._rules
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """Several reads and writes, all of them or none."""
         self._container.requests["transaction"] += 1
         with self._file.writing() as writing:
-            yield Transaction(writing, self._rules)
+            yield Transaction(writing, self._container._rules)
         self._container._keep_up()
 
     def scan(

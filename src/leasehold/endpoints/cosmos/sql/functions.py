@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 from leasehold.endpoints.cosmos.sql.values import equal, type_of
 from leasehold.feeds.effective_keys import UNDEFINED
 
+WHOLE_MAX = 1 << 53
+"""Up to which floating point numbers have all whole ones."""
+
 
 class Function(NamedTuple):
     call: Callable[..., Any]
@@ -33,6 +36,21 @@ def _of_text(change: Callable[[str], Any]) -> Callable[[Any], Any]:
 
 def _of_number(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: change(value) if type_of(value) == 4 else UNDEFINED
+
+
+def _calculated(function: Callable[..., float]) -> Callable[..., Any]:
+    """Of numbers, with a whole number where the result is one."""
+
+    def call(*values: Any) -> Any:
+        if any(type_of(value) != 4 for value in values):
+            return UNDEFINED
+        try:
+            result = function(*values)
+        except (ValueError, OverflowError, ZeroDivisionError):
+            return UNDEFINED
+        return int(result) if result.is_integer() and abs(result) < WHOLE_MAX else result
+
+    return call
 
 
 def _is(*types: int) -> Callable[[Any], bool]:
@@ -70,6 +88,9 @@ FUNCTIONS = {
     "ABS": Function(_of_number(abs), 1, 1),
     "FLOOR": Function(_of_number(math.floor), 1, 1),
     "CEILING": Function(_of_number(math.ceil), 1, 1),
+    "POWER": Function(_calculated(math.pow), 2, 2),
+    "SQUARE": Function(_calculated(lambda value: math.pow(value, 2)), 1, 1),
+    "SQRT": Function(_calculated(math.sqrt), 1, 1),
     "ARRAY_CONTAINS": Function(_array_contains, 2, 3),
     "ARRAY_LENGTH": Function(lambda a: len(a) if isinstance(a, list) else UNDEFINED, 1, 1),
     "IS_DEFINED": Function(lambda value: value is not UNDEFINED, 1, 1, any_type=True),

@@ -82,8 +82,10 @@ class _Parser(TokenCursor):
         self._refuse_unsupported()
         if self._token.kind != "end":
             self._fail("unexpected")
-        if is_distinct and any(isinstance(each, Aggregate) for each in walk(select)):
-            raise Refusal(400, "DISTINCT with an aggregate is not supported by this endpoint.")
+        if any(isinstance(each, Aggregate) for each in walk(select)):
+            if is_distinct:
+                raise Refusal(400, "DISTINCT with an aggregate is not supported by this endpoint.")
+            order_by = ()  # there is one result only
         return Query(
             is_distinct=is_distinct,
             select=select,

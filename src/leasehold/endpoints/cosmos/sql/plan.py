@@ -19,8 +19,6 @@ def query_info(query: Query) -> dict[str, Any]:
             "Across partitions, only SELECT VALUE with one aggregate is supported by this "
             "endpoint; give a partition key for others.",
         )
-    if aggregates and query.order_by:
-        raise Refusal(400, "ORDER BY with an aggregate is not supported by this endpoint.")
     return {
         "distinctType": _distinct(query),
         "top": query.top,

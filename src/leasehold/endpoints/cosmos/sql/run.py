@@ -50,7 +50,7 @@ class Running:
     def page(self, documents: Iterable[tuple[Place, dict[str, Any]]]) -> Iterator[Result]:
         """At most one more than fit, which tells that there is a next page."""
         if self._query.aggregates:
-            yield from self._totals(documents)
+            yield from islice(self._totals(documents), self._skip, self._skip + max(self._most, 0))
             return
         if self._query.is_distinct:
             results = self._distinct(self._matching(documents))

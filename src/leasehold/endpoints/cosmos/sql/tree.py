@@ -88,8 +88,24 @@ class Query:
     where_text: str = ""
 
     @property
+    def is_plain(self) -> bool:
+        """The answers of all ranges, one after the other, are the answer."""
+        limits = (self.top, self.offset)
+        return not (self.aggregates or self.order_by or self.is_distinct) and limits == (None, None)
+
+    @property
     def aggregates(self) -> list[Aggregate]:
         return [node for node in walk(self.select) if isinstance(node, Aggregate)]
+
+
+def bound_values(where: Node) -> dict[tuple[str | int, ...], Any]:
+    """By path: what a field must be for the condition to hold."""
+    match where:
+        case Binary("AND", left, right):
+            return bound_values(left) | bound_values(right)
+        case Binary("=", Path(steps), Literal(value)) | Binary("=", Literal(value), Path(steps)):
+            return {steps: value}
+    return {}
 
 
 def walk(node: Node) -> Iterator[Node]:
