@@ -7,14 +7,23 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from math import inf
 from select import select
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.processing import wait_until
 
-from homes.web.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, HEADERS_MAX
+from homes.web.http import (
+    BODY_BYTES_MAX,
+    HEAD_BYTES_MAX,
+    HEADERS_MAX,
+    TAKEN_BYTES_MIN,
+    BoundedHttp,
+)
 from homes.web.limits import ClientConnections, ServerLimits, connections_possible
 from homes.web.server import WebServer
 from leasehold.errors import BadInput
@@ -283,6 +292,28 @@ def test_a_slow_reader_that_reads_gets_all(app: App) -> None:
             time.sleep(0.03)
     assert time.monotonic() - began > 2 * limits.write_timeout_s, "it was no slow reader"
     assert size > len(MANY)
+
+
+@pytest.mark.parametrize(("taken_each_s", "ends"), [(1_000, True), (20_000, False)])
+def test_a_little_of_the_answer_now_and_then_does_not_keep_a_connection(
+    taken_each_s: int, ends: bool
+) -> None:
+    """The kernel takes as much at a time as it likes, so nothing is sent here."""
+    unsent, aborted = 4 << 20, []
+    http: Any = SimpleNamespace(
+        transport=SimpleNamespace(
+            get_write_buffer_size=lambda: unsent, abort=lambda: aborted.append(True)
+        ),
+        _written=SimpleNamespace(bytes=unsent),
+        _limits=ServerLimits(),
+        _taken_bytes=-TAKEN_BYTES_MIN,
+        _taken_at=inf,
+        _deadline=inf,
+    )
+    for second in range(60):
+        BoundedHttp.sweep(http, float(second))
+        unsent -= taken_each_s
+    assert bool(aborted) == ends
 
 
 def test_one_address_cannot_take_all_connections(app: App) -> None:

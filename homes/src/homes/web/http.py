@@ -26,6 +26,9 @@ LINGER_S, LINGER_BYTES_MAX = 2.0, 1 << 20
 """For a client to read why it was refused: closed at once, what it still sends would reset the
 connection before that."""
 
+TAKEN_BYTES_MIN = 256 << 10
+"""What a client must take of its answer within ``write_timeout_s``, unless that is all of it."""
+
 
 class BoundedHttp(HttpToolsProtocol):
     def __init__(
@@ -40,7 +43,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._deaf = False
         """Nothing that comes is read any more."""
         self._dropped_bytes = 0
-        self._taken_bytes, self._taken_at = -1, inf
+        self._taken_bytes, self._taken_at = -TAKEN_BYTES_MIN, inf
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._written = _CountedTransport(transport)
@@ -72,7 +75,7 @@ class BoundedHttp(HttpToolsProtocol):
         """Now and then: end what takes too long."""
         unsent = self.transport.get_write_buffer_size()
         taken = self._written.bytes - unsent
-        if taken > self._taken_bytes or not unsent:  # slow is not gone
+        if taken - self._taken_bytes >= TAKEN_BYTES_MIN or not unsent:  # slow is not gone
             self._taken_bytes, self._taken_at = taken, now
         if now - self._taken_at > self._limits.write_timeout_s:
             self.transport.abort()

@@ -52,7 +52,7 @@ class ServerLimits:
     idle_timeout_s: float = 30.0
     """Between two requests of a connection."""
     write_timeout_s: float = 30.0
-    """For a client to take something of what it was sent."""
+    """For a client to take 256 kB of what it was sent, or all of it."""
     connections_max: int = field(
         default_factory=lambda: min(CONNECTIONS, connections_possible()),
     )
