@@ -12,6 +12,8 @@ import struct
 from enum import Enum
 from typing import Final
 
+from leasehold.errors import BadInput
+
 MASK = (1 << 64) - 1
 C1, C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 MIX_1, MIX_2 = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
@@ -71,7 +73,10 @@ def _to_hash(value: Scalar) -> bytes:
     if isinstance(value, bool):
         return b"\x03" if value else b"\x02"
     if isinstance(value, int | float):
-        return b"\x05" + struct.pack("<d", value)
+        try:
+            return b"\x05" + struct.pack("<d", value)
+        except (OverflowError, struct.error):
+            raise BadInput("a partition key is too large a number") from None
     assert isinstance(value, str)
     return b"\x08" + value.encode() + b"\xff"
 

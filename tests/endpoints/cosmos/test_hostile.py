@@ -168,6 +168,22 @@ def test_a_bad_continuation_or_key_is_refused(served, headers):
     assert served.ask("GET", DOCS, None, headers)[0] == 400
 
 
+def test_a_number_that_is_too_large_for_a_key_is_refused(served):
+    huge = "1" + "0" * 400
+    key = {"x-ms-documentdb-partitionkey": f"[{huge}]"}
+    one = {"x-ms-documentdb-isquery": "true"}
+    document = f'{{"id": "huge", "k": {huge}}}'.encode()
+    for method, path, body, headers in (
+        ("POST", DOCS, document, {}),
+        ("POST", DOCS, document, key),
+        ("GET", f"{DOCS}/huge", None, key),
+        ("POST", DOCS, {"query": "SELECT * FROM c"}, one | key),
+        ("POST", DOCS, {"query": f"SELECT * FROM c WHERE c.k = {huge}"}, one),
+    ):
+        status, _, error = served.ask(method, path, body, headers)
+        assert (status, "too large" in error["message"]) == (400, True), (method, path, headers)
+
+
 def test_a_range_that_was_split_or_never_was_is_gone(served):
     for range in ("77", "x", "", "-1", "1e3"):
         status, known, _ = served.ask(

@@ -234,6 +234,21 @@ def test_how_a_query_ran_is_told_to_those_who_ask(alerts):
     assert [each["IndexSpec"] for each in used] == ["/home_id/?"]
 
 
+def test_documents_of_a_key_are_counted_without_being_read(alerts):
+    for n in range(7):
+        alerts.create_item({"id": str(n), "home_id": f"H{n % 2}"})
+    for text, wanted, read in (
+        ("SELECT VALUE COUNT(1) FROM c", 4, 0),
+        ("SELECT VALUE COUNT(c.id) FROM c", 4, 4),
+        ("SELECT VALUE COUNT(c.none) FROM c", 0, 4),
+        ("SELECT VALUE COUNT(1) FROM c WHERE c.id > '2'", 2, 4),
+    ):
+        found = alerts.query_items(text, partition_key="H0", populate_query_metrics=True)
+        assert list(found) == [wanted]
+        told = alerts.client_connection.last_response_headers["x-ms-documentdb-query-metrics"]
+        assert f"retrievedDocumentCount={read};" in told
+
+
 def test_a_page_goes_on_behind_what_came_before_a_split(served, alerts):
     fill(alerts)
     pages = alerts.query_items(

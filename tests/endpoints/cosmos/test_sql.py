@@ -113,6 +113,27 @@ def test_aggregates():
     assert values("SELECT VALUE COUNT(1) FROM c WHERE false") == [0]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT VALUE 1e308 * 10 FROM c",
+        "SELECT VALUE 1e308 * 10 - 1e308 * 10 FROM c",
+        f"SELECT VALUE 1{'0' * 300} * 1{'0' * 300} FROM c",
+        "SELECT VALUE SUM(1e308) FROM c",
+        f"SELECT VALUE AVG(1{'0' * 308}) FROM c",
+        "SELECT VALUE POWER(10, 400) FROM c",
+    ],
+)
+def test_what_json_has_no_number_for_is_undefined(text):
+    assert values(text) == []
+
+
+@pytest.mark.parametrize("number", ["1e400", "1" * 400, "1" * 5000])
+def test_a_number_that_is_too_large_is_refused(number):
+    with pytest.raises(Refusal, match="too large"):
+        parse(f"SELECT VALUE {number}")
+
+
 def test_an_aggregate_is_one_result_however_it_is_sorted_or_limited():
     assert values("SELECT VALUE COUNT(1) FROM c ORDER BY c.n") == [6]
     assert query_info(parse("SELECT VALUE COUNT(1) FROM c ORDER BY c.n"))["orderBy"] == []

@@ -35,6 +35,10 @@ class QueryMeter:
                 self._bytes += len(json.dumps(document))
             yield place, document
 
+    def _useful(self, values: list[Any]) -> float:
+        """How many of the documents that were looked at had to be."""
+        return min(len(values) / self._documents, 1.0) if self._documents else 1.0
+
     def headers(self, collection: Collection, scope: Scope, values: list[Any]) -> dict[str, str]:
         found = {}
         if self._counts:
@@ -44,7 +48,7 @@ class QueryMeter:
                 "retrievedDocumentSize": self._bytes,
                 "outputDocumentCount": len(values),
                 "outputDocumentSize": len(json.dumps(values)),
-                "indexUtilizationRatio": f"{min(len(values) / max(self._documents, 1), 1):.2f}",
+                "indexUtilizationRatio": f"{self._useful(values):.2f}",
             }
             text = ";".join(f"{name}={value}" for name, value in told.items())
             found["x-ms-documentdb-query-metrics"] = text

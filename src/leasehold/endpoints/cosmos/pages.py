@@ -49,6 +49,8 @@ def page_of(
 ) -> ItemPage:
     resume = _parsed(headers.get("x-ms-continuation"))
     most = items_wanted(headers)
+    if scope.has_key and query.counts_all:
+        return ItemPage([collection.documents.count(scope.key)], None)
     from_start = resume is None or query.order_by or query.is_distinct
     behind = None if resume is None or from_start else StoredPlace(*resume.place)
     parts = [scope] if scope.range or not query.is_plain else _by_range(collection, scope, resume)

@@ -132,6 +132,12 @@ class ContainerFile:
             rows = db.execute(SQL["list"], wanted | {"own_us": self.own_us(db)}).fetchall()
         return [decode(body) for (body,) in rows]
 
+    def count(self, key: KeyValue) -> int:
+        wanted = {"hash": self.hash_of(key), "key": stored_key(key)}
+        with self.reading() as db:
+            found = db.execute(SQL["count"], wanted | {"own_us": self.own_us(db)}).fetchone()
+        return int(found[0])
+
     def scan(self, low: int, high: int, after: Place | None) -> Iterator[tuple[Place, str]]:
         """Documents between two hashes, by hash, key and id; that order outlives splits. One view
         of the file for all of them, so that it must be read to its end or closed."""

@@ -200,6 +200,10 @@ SELECT body FROM documents
 WHERE hash = :hash AND key = :key AND id > :after AND (expires_us IS NULL OR expires_us > :own_us)
 ORDER BY id LIMIT :limit;
 
+-- name: count
+SELECT count(*) FROM documents
+WHERE hash = :hash AND key = :key AND (expires_us IS NULL OR expires_us > :own_us);
+
 -- name: scan
 SELECT hash, key, id, body FROM documents INDEXED BY documents_by_key
 WHERE hash BETWEEN :low AND :high AND (hash, key, id) > (:hash, :key, :id)

@@ -62,6 +62,11 @@ class AnyDocuments:
         for place, body in self._file.scan(low, high, after):
             yield place, decode(body)
 
+    def count(self, key: KeyValue) -> int:
+        """How many documents a key has, without looking into them."""
+        self._container.requests["count"] += 1
+        return self._file.count(key)
+
     def find(self, id: str, key: KeyValue) -> dict[str, Any] | None:
         self._container.requests["read_document"] += 1
         return self._file.find(require_id(id), key)

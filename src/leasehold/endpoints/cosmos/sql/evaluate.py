@@ -18,7 +18,7 @@ from leasehold.endpoints.cosmos.sql.tree import (
     Path,
     Unary,
 )
-from leasehold.endpoints.cosmos.sql.values import compared, equal, type_of
+from leasehold.endpoints.cosmos.sql.values import calculated, compared, equal, type_of
 from leasehold.feeds.effective_keys import UNDEFINED
 
 Totals = Mapping[int, Any]
@@ -97,10 +97,7 @@ def _binary(operator: str, left: Any, right: Any) -> Any:
     if operator in ARITHMETIC:
         if type_of(left) != 4 or type_of(right) != 4:
             return UNDEFINED
-        try:
-            return ARITHMETIC[operator](left, right)
-        except (ZeroDivisionError, OverflowError):
-            return UNDEFINED
+        return calculated(ARITHMETIC[operator], left, right)
     if operator == "||":
         if isinstance(left, str) and isinstance(right, str):
             return left + right

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from leasehold.endpoints.cosmos.sql.values import equal, type_of
+from leasehold.endpoints.cosmos.sql.values import calculated, equal, type_of
 from leasehold.feeds.effective_keys import UNDEFINED
 
 WHOLE_MAX = 1 << 53
@@ -44,11 +44,9 @@ def _calculated(function: Callable[..., float]) -> Callable[..., Any]:
     def call(*values: Any) -> Any:
         if any(type_of(value) != 4 for value in values):
             return UNDEFINED
-        try:
-            result = function(*values)
-        except (ValueError, OverflowError, ZeroDivisionError):
-            return UNDEFINED
-        return int(result) if result.is_integer() and abs(result) < WHOLE_MAX else result
+        result = calculated(function, *values)
+        is_whole = result is not UNDEFINED and result.is_integer() and abs(result) < WHOLE_MAX
+        return int(result) if is_whole else result
 
     return call
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import operator
 from collections.abc import Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from leasehold.endpoints.cosmos.refusals import Refusal
 from leasehold.endpoints.cosmos.sql.evaluate import evaluate
 from leasehold.endpoints.cosmos.sql.tree import Query
-from leasehold.endpoints.cosmos.sql.values import sort_key, type_of
+from leasehold.endpoints.cosmos.sql.values import calculated, sort_key, type_of
 from leasehold.feeds.effective_keys import UNDEFINED
 
 DISTINCT_MAX = 100_000
@@ -174,7 +175,9 @@ class _Total:
             # A single value that is no number voids the sum.
             self._is_void = self._is_void or type_of(value) != 4
             if not self._is_void:
-                self._value = value + (0 if self._value is UNDEFINED else self._value)
+                known = 0 if self._value is UNDEFINED else self._value
+                self._value = calculated(operator.add, value, known)
+                self._is_void = self._value is UNDEFINED
         elif self._function in ("MIN", "MAX"):
             known = self._value
             below = known is not UNDEFINED and sort_key(value) < sort_key(known)
@@ -188,4 +191,6 @@ class _Total:
             return UNDEFINED
         if self._function == "SUM":
             return 0 if self._value is UNDEFINED else self._value
-        return self._value / self._count if self._function == "AVG" else self._value
+        if self._function == "AVG":
+            return calculated(operator.truediv, self._value, self._count)
+        return self._value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import Any, NamedTuple
 
 from leasehold.endpoints.cosmos.refusals import Refusal
@@ -52,6 +53,8 @@ def _skipped(query: str, at: int) -> int:
 
 def _value(kind: str, text: str) -> Any:
     if kind == "number":
+        if not isfinite(float(text)):
+            raise Refusal(400, f"The number {text:.20}… in the query is too large.")
         return float(text) if any(mark in text for mark in ".eE") else int(text)
     return _unescaped(text) if kind == "text" else text
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from leasehold.feeds.effective_keys import UNDEFINED
+
 
 @dataclass(frozen=True, slots=True)
 class Literal:
@@ -92,6 +94,19 @@ class Query:
         """The answers of all ranges, one after the other, are the answer."""
         limits = (self.top, self.offset)
         return not (self.aggregates or self.order_by or self.is_distinct) and limits == (None, None)
+
+    @property
+    def counts_all(self) -> bool:
+        """It is about the number of documents, whatever is in them."""
+        return (
+            self.is_value
+            and self.where is None
+            and (self.top, self.offset) == (None, None)
+            and isinstance(self.select, Aggregate)
+            and self.select.function == "COUNT"
+            and isinstance(self.select.operand, Literal)
+            and self.select.operand.value is not UNDEFINED
+        )
 
     @property
     def aggregates(self) -> list[Aggregate]:

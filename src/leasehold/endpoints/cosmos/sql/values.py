@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 from leasehold.feeds.effective_keys import UNDEFINED
@@ -31,6 +33,15 @@ def equal(left: Any, right: Any) -> bool:
     if kind == 7:
         return left.keys() == right.keys() and all(equal(left[name], right[name]) for name in left)
     return bool(left == right)
+
+
+def calculated(calculate: Callable[..., Any], *values: Any) -> Any:
+    """Undefined where the result is no number that JSON has a form for."""
+    try:
+        result = calculate(*values)
+        return result if isfinite(result) else UNDEFINED
+    except (ZeroDivisionError, OverflowError, ValueError):
+        return UNDEFINED
 
 
 def sort_key(value: Any) -> tuple[int, Any]:
