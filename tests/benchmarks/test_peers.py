@@ -18,7 +18,7 @@ SIZES = bench.Sizes(
     partitions=4,
     commit_s=1.0,
     members=(1, 2, 1),
-    still_s=2.0,
+    still_s=4.0,
     calm_s=2.0,
     killed_of=2,
     kills=1,
@@ -29,7 +29,7 @@ SIZES = bench.Sizes(
 
 def test_leasehold_and_a_consumer_group_side_by_side(kafka: Kafka, tmp_path: Path) -> None:
     ours = leasehold(f"sqlite:///{tmp_path}/leases.db", "SQLite", "Leasehold")
-    quick = {**ours.settings, "lease_ttl_s": 2.0, "balance_interval_s": 0.5}
+    quick = {**ours.settings, "lease_ttl_s": 5.0, "balance_interval_s": 0.5}
     plain = {**PLAIN_TUNED.settings, "session.timeout.ms": 6000, "heartbeat.interval.ms": 1000}
     compared = [replace(ours, settings=quick), replace(PLAIN_TUNED, settings=plain)]
     topics = [kafka.topic(partitions=SIZES.partitions) for _ in range(2)]

@@ -72,7 +72,7 @@ def web(
         float, Option(help="How long a connection is kept between requests.")
     ] = 30.0,
     write_timeout_s: Annotated[
-        float, Option(help="How long a client may take nothing of its answer.")
+        float, Option(help="How long a client may take for each 256 kB of its answer.")
     ] = 30.0,
     code_of: Annotated[
         str | None, Option(metavar="HOME", help="Print the access code of a home, and end.")

@@ -52,7 +52,7 @@ class ServerLimits:
     idle_timeout_s: float = 30.0
     """Between two requests of a connection."""
     write_timeout_s: float = 30.0
-    """For a client to take 256 kB of what it was sent, or all of it."""
+    """For a client to take each 256 kB of its answer."""
     connections_max: int = field(
         default_factory=lambda: min(CONNECTIONS, connections_possible()),
     )
