@@ -288,7 +288,7 @@ def test_a_job_that_is_quick_is_not_overtaken() -> None:
 class Slower(Pacer):
     """After its first job, a quarter as quick."""
 
-    def ended(self, events: int, seconds: float) -> None:
+    def ended(self, events: int, seconds: float, **more: Any) -> None:
         if events == 20:
             super().ended(20, 4 * self.target_s)
 

@@ -18,13 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from math import inf
+from typing import NamedTuple
 
 from leasehold.clock import within
 from leasehold.core.ranges import Range, without
 from leasehold.errors import HandlerHung, SinkUnavailable, StaleBatch
 from leasehold.ports import Clock
 from leasehold.processor.handlers import NotHandled
-from leasehold.spark.pacer import Pacer
+from leasehold.spark.pacer import Pacer, SharedTime
 
 TRIES_TOGETHER = 2
 CUT_FROM = 2
@@ -69,6 +70,12 @@ class _Request:
     done: asyncio.Future[int]
 
 
+class _Underway(NamedTuple):
+    events: int
+    next_at: float
+    """When another may begin beside it."""
+
+
 Watched = Callable[[asyncio.Future[Void], SparkJob], Awaitable[Void]]
 
 
@@ -94,8 +101,8 @@ class Jobs:
         self._tag, self._numbers = tag, count(1)
         self._wants, self._stopping = wants, stopping
         self._waiting: list[_Request] = []
-        self._running: dict[asyncio.Task[None], float] = {}
-        """Attempts under way, and when the next one may begin beside each."""
+        self._running: dict[asyncio.Task[None], _Underway] = {}
+        self._time = SharedTime()
         self._overdue: Counter[str] = Counter()
         """By partition: how many of its jobs were overdue since one was done without more time."""
         self._changed = asyncio.Event()
@@ -147,7 +154,7 @@ class Jobs:
             return gathered_at - now
         if len(self._running) >= self._pacer.jobs_at_once:
             return LOOK_S
-        return max(gathered_at, *self._running.values()) - now
+        return max(gathered_at, *(each.next_at for each in self._running.values())) - now
 
     def _take(self) -> list[_Request]:
         """Those that wait longest, as many as a job may have; one that failed before, alone."""
@@ -171,12 +178,18 @@ class Jobs:
 
     def _begin(self, requests: Sequence[_Request]) -> None:
         task = asyncio.ensure_future(self._attempt(requests))
-        events = sum(len(each.range) for each in requests)
-        self._running[task] = self._clock.monotonic() + self._pacer.begin_next_s(events)
+        self._running[task] = self._underway(sum(len(each.range) for each in requests))
         task.add_done_callback(self._ended)
+
+    def _underway(self, events: int) -> _Underway:
+        return _Underway(events, self._clock.monotonic() + self._pacer.begin_next_s(events))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
+        # What waited behind it only begins to work now.
+        self._running = {
+            other: self._underway(each.events) for other, each in self._running.items()
+        }
         self._changed.set()
 
     async def _attempt(self, requests: Sequence[_Request]) -> None:
@@ -241,6 +254,7 @@ class Jobs:
             overdue_s=more * self._pacer.overdue_s,
         )
         began = self._clock.monotonic()
+        begun = self._time.begin(began)
         running = asyncio.get_running_loop().run_in_executor(self._threads, self._run, job)
         try:
             void = await self._watch(running, job)
@@ -249,11 +263,14 @@ class Jobs:
                 self._overdue.update(partitions)
             self._pacer.ended(job.events, self._clock.monotonic() - began, finished=False)
             raise
-        seconds = self._clock.monotonic() - began
+        finally:
+            ended = self._clock.monotonic()
+            own_s = self._time.end(ended, begun)
+        seconds = ended - began
         if more * seconds <= job.overdue_s:
             for partition in partitions:
                 del self._overdue[partition]
-        self._pacer.ended(job.events, seconds)
+        self._pacer.ended(job.events, seconds, own_s=own_s)
         return void
 
 

@@ -14,6 +14,33 @@ LEAD = 0.1
 """How long before a job's end the next one begins, as a part of the cycle's target: planning it and
 committing the one before then cost no time in which Spark has nothing to do."""
 
+WAIT_MAX = 1.25
+"""Of the time that a job takes behind another, so much is its own at least: a cycle that waits for
+long is too long all the same."""
+
+
+class SharedTime:
+    """How long each job took as if it had been alone: while several run, each has its share."""
+
+    def __init__(self) -> None:
+        self._used_s, self._at, self._running = 0.0, 0.0, 0
+
+    def begin(self, now: float) -> float:
+        """What to give to ``end``."""
+        self._go_on(now)
+        self._running += 1
+        return self._used_s
+
+    def end(self, now: float, begun: float) -> float:
+        self._go_on(now)
+        self._running -= 1
+        return self._used_s - begun
+
+    def _go_on(self, now: float) -> None:
+        if self._running:
+            self._used_s += (now - self._at) / self._running
+        self._at = now
+
 
 class Pacer:
     """Threads may share it."""
@@ -51,8 +78,13 @@ class Pacer:
         """Begin with all that is allowed rather than small: for measurements."""
         self._pacing = replace(self._pacing, events=self._pacing.max_events)
 
-    def ended(self, events: int, seconds: float, *, finished: bool = True) -> None:
-        """A job has ended. Not ``finished``: it was cancelled, because it took too long."""
+    def ended(
+        self, events: int, seconds: float, *, own_s: float | None = None, finished: bool = True
+    ) -> None:
+        """A job has ended. ``own_s``: how long it would have taken alone. Not ``finished``: it was
+        cancelled, because it took too long."""
+        if own_s is not None:
+            seconds = max(own_s, seconds / WAIT_MAX)
         cycle = Cycle(events=events, seconds=seconds, finished=finished)
         with self._lock:
             self._pacing = self._pacing.after(cycle)

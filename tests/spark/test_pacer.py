@@ -1,0 +1,45 @@
+"""How long a job took, when others ran beside it or before it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.spark.pacer import WAIT_MAX, Pacer, SharedTime
+
+spans = st.tuples(st.floats(0, 100), st.floats(0, 10)).map(lambda span: (span[0], sum(span)))
+
+
+@given(st.lists(spans, max_size=8))
+def test_together_jobs_took_as_long_as_any_of_them_ran(jobs: list[tuple[float, float]]) -> None:
+    time, begun, own_s = SharedTime(), dict[int, float](), 0.0
+    # Of the same moment: what begins comes first.
+    turns = sorted((at, ends, n) for n, job in enumerate(jobs) for ends, at in enumerate(job))
+    busy_s, since = 0.0, 0.0
+    for at, ends, n in turns:
+        busy_s, since = busy_s + bool(begun) * (at - since), at
+        if ends:
+            own_s += time.end(at, begun.pop(n))
+        else:
+            begun[n] = time.begin(at)
+    assert own_s == pytest.approx(busy_s)
+
+
+def test_what_a_job_waited_for_behind_another_is_no_reason_for_smaller_ones() -> None:
+    pacer = Pacer(target_s=2.0, max_events=1 << 40, overlap=True)
+    for _ in range(10):
+        pacer.ended(pacer.events, pacer.events / 1e6 + 0.2, own_s=pacer.events / 1e6)
+    assert 1_900_000 <= pacer.events <= 2_000_000
+
+
+@given(st.floats(1e4, 1e8), st.floats(0.1, 60))
+def test_jobs_that_really_run_at_once_do_not_become_ever_longer(
+    rate: float, target_s: float
+) -> None:
+    """As on a cluster with cores to spare: each seems to have taken half of its time."""
+    pacer = Pacer(target_s=target_s, max_events=1 << 60, overlap=True)
+    for _ in range(40):
+        seconds = pacer.events / rate
+        pacer.ended(pacer.events, seconds, own_s=seconds / 2)
+    assert pacer.events / rate <= 1.01 * WAIT_MAX * target_s + 2 / rate
