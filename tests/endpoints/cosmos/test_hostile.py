@@ -184,6 +184,41 @@ def test_a_number_that_is_too_large_for_a_key_is_refused(served):
         assert (status, "too large" in error["message"]) == (400, True), (method, path, headers)
 
 
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 10**300])
+def test_a_key_may_be_any_number_that_a_double_holds(served, number):
+    key = {"x-ms-documentdb-partitionkey": f"[{number}]"}
+    one = {"x-ms-documentdb-isquery": "true"}
+    assert served.ask("POST", DOCS, {"id": "large", "k": number}, key)[0] == 201
+    assert served.ask("GET", f"{DOCS}/large", None, key)[0] == 200
+    for text, headers in (
+        ("SELECT VALUE COUNT(1) FROM c", one | key),
+        ("SELECT VALUE COUNT(c.id) FROM c", one | key),
+        (f"SELECT VALUE COUNT(1) FROM c WHERE c.k = {number}", one),
+    ):
+        assert served.ask("POST", DOCS, {"query": text}, headers)[2]["Documents"] == [1]
+    assert served.ask("DELETE", f"{DOCS}/large", None, key)[0] == 204
+
+
+def test_a_time_to_live_that_is_too_long_is_refused(served):
+    containers, aging = "dbs/homes/colls", "dbs/homes/colls/ttl-limits"
+    about = {"id": "ttl-limits", "partitionKey": {"paths": ["/k"], "kind": "Hash"}}
+    assert served.ask("POST", containers, about)[0] == 201
+    most, *more = (1 << 31) - 1, 1 << 31, 10**15, 10**300, 10**400
+    for ttl in (most, *more):
+        document = {"id": f"{len(str(ttl))}-{ttl % 7}", "k": "k", "ttl": ttl}
+        assert served.ask("POST", f"{aging}/docs", document, KEY)[0] == 201, "it means nothing yet"
+    assert served.ask("PUT", aging, about | {"defaultTtl": 60})[0] == 200
+    for ttl in more:
+        status, _, error = served.ask("PUT", aging, about | {"defaultTtl": ttl})
+        assert (status, "defaultTtl is" in error["message"]) == (400, True)
+        late = {"id": "late", "k": "k", "ttl": ttl}
+        status, _, error = served.ask("POST", f"{aging}/docs", late, KEY)
+        assert (status, "ttl is" in error["message"]) == (400, True)
+    assert served.ask("PUT", aging, about | {"defaultTtl": most})[0] == 200
+    assert served.ask("POST", f"{aging}/docs", {"id": "late", "k": "k"}, KEY)[0] == 201
+    assert served.ask("GET", f"{aging}/docs", None, KEY)[2]["_count"] == 6
+
+
 def test_a_range_that_was_split_or_never_was_is_gone(served):
     for range in ("77", "x", "", "-1", "1e3"):
         status, known, _ = served.ask(

@@ -9,7 +9,7 @@ from leasehold.endpoints.cosmos.sql.computed import parse_computed
 from leasehold.endpoints.cosmos.throughput import Throughput
 from leasehold.errors import BadInput
 from leasehold.feeds.container import VERSIONS_S
-from leasehold.feeds.container.documents import PATHS_MAX, join_path, parse_paths
+from leasehold.feeds.container.documents import PATHS_MAX, TTL_S_MAX, is_ttl, join_path, parse_paths
 from leasehold.feeds.effective_keys import path_parts
 
 REFUSED = {
@@ -107,8 +107,8 @@ def _key_path(given: Any) -> str:
 def _ttl(given: Any) -> float | None:
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int) or not (given == -1 or given > 0):
-        raise Refusal(400, f"defaultTtl is -1 or a number of seconds, not {given!r:.40}.")
+    if isinstance(given, bool) or not isinstance(given, int) or not is_ttl(given):
+        raise Refusal(400, f"defaultTtl is -1, or 1 to {TTL_S_MAX} seconds, not {given!r:.40}.")
     return float(given)
 
 
