@@ -219,6 +219,35 @@ def test_a_time_to_live_that_is_too_long_is_refused(served):
     assert served.ask("GET", f"{aging}/docs", None, KEY)[2]["_count"] == 6
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("uniqueKeyPolicy", [1]),
+        ("uniqueKeyPolicy", "x"),
+        ("fullTextPolicy", 1),
+        ("indexingPolicy", "x"),
+        ("indexingPolicy", {"includedPaths": 5}),
+        ("indexingPolicy", {"excludedPaths": {"path": "/*"}}),
+        ("changeFeedPolicy", "x"),
+    ],
+)
+def test_a_container_with_settings_of_another_kind_is_refused(served, name, value):
+    about = {"id": "odd", "partitionKey": {"paths": ["/k"], "kind": "Hash"}, name: value}
+    assert served.ask("POST", "dbs/homes/colls", about)[0] == 400
+
+
+def test_changes_are_not_kept_longer_than_anybody_waits(served):
+    about = {"id": "kept", "partitionKey": {"paths": ["/k"], "kind": "Hash"}}
+    policy = {"changeFeedPolicy": {"retentionDuration": 10**400}}
+    assert served.ask("POST", "dbs/homes/colls", about | policy)[0] == 201
+
+
+@pytest.mark.parametrize("count", ["-1", "0", "00", "1000000000"])
+def test_a_page_may_be_as_large_as_it_gets(served, count):
+    status, _, page = served.ask("GET", DOCS, None, KEY | {"x-ms-max-item-count": count})
+    assert (status, page["_count"] >= 20) == (200, True)
+
+
 def test_a_range_that_was_split_or_never_was_is_gone(served):
     for range in ("77", "x", "", "-1", "1e3"):
         status, known, _ = served.ask(

@@ -33,11 +33,11 @@ class ItemPage(NamedTuple):
 
 def items_wanted(headers: Mapping[str, str]) -> int:
     text = headers.get("x-ms-max-item-count", str(ITEMS)).strip()
-    if text in ("-1", "0", ""):
+    if text in ("-1", ""):
         return ITEMS_MAX
     if not text.isascii() or not text.isdigit():
         raise Refusal(400, f"x-ms-max-item-count is a number, not {text!r:.40}.")
-    return min(int(text[:9]), ITEMS_MAX)
+    return min(int(text[:9]) or ITEMS_MAX, ITEMS_MAX)
 
 
 def page_of(
