@@ -4,6 +4,7 @@ import json
 import resource
 import socket
 import string
+from base64 import urlsafe_b64encode
 from email.utils import formatdate
 from urllib.parse import quote, urlsplit
 
@@ -38,6 +39,11 @@ def raw(served, data, *, most=1 << 20):
         while len(received) < most and (part := connection.recv(65536)):
             received += part
     return received
+
+
+def continuation(at=(1, "k", "1"), order=(), given=0):
+    plain = json.dumps({"at": at, "order": order, "given": given})
+    return urlsafe_b64encode(plain.encode()).decode()
 
 
 @pytest.mark.parametrize(
@@ -152,6 +158,12 @@ def test_what_is_hardly_http_gets_a_4xx_or_nothing(served, data):
         {"x-ms-continuation": "x"},
         {"x-ms-continuation": "eyJhdCI6WzEsMiwzXX0="},
         {"x-ms-continuation": quote("é")},
+        {"x-ms-continuation": continuation(order=[[4, 1]])},
+        {"x-ms-continuation": continuation(order=[[4, "a"]])},
+        {"x-ms-continuation": continuation(order=[[7, {}]])},
+        {"x-ms-continuation": continuation(at=[1 << 70, "k", "1"])},
+        {"x-ms-continuation": continuation(at=[1, 1 << 70, "1"])},
+        {"x-ms-continuation": continuation(given=-1)},
         {"x-ms-max-item-count": "many"},
         {"x-ms-start-epk": "zz", "x-ms-end-epk": "FF"},
         {"x-ms-documentdb-partitionkey": "k"},
@@ -166,6 +178,16 @@ def test_what_is_hardly_http_gets_a_4xx_or_nothing(served, data):
 )
 def test_a_bad_continuation_or_key_is_refused(served, headers):
     assert served.ask("GET", DOCS, None, headers)[0] == 400
+
+
+@pytest.mark.parametrize("text", ["SELECT * FROM c", "SELECT * FROM c ORDER BY c.n, c.id"])
+@pytest.mark.parametrize("order", [[[4, 1]], [[4, "a"], [5, "a"]], [[7, {}], [7, {}]]])
+def test_a_continuation_of_another_query_is_refused(served, text, order):
+    headers = KEY | {
+        "x-ms-documentdb-isquery": "true",
+        "x-ms-continuation": continuation(order=order),
+    }
+    assert served.ask("POST", DOCS, {"query": text}, headers)[0] == 400
 
 
 def test_a_number_that_is_too_large_for_a_key_is_refused(served):
