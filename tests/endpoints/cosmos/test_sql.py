@@ -200,6 +200,9 @@ def test_a_plan_tells_how_to_ask_each_range():
     assert (info["orderBy"], info["top"]) == (["Descending"], 3)
     again = info["rewrittenQuery"].replace("{documentdb-formattableorderbyquery-filter}", "true")
     assert values(again) == [{"orderByItems": [{"item": 2}], "payload": {"id": "b", "n": 2}}]
+    info = query_info(parse("SELECT TOP 2 VALUE c.tags FROM c ORDER BY c.s DESC"))
+    again = info["rewrittenQuery"].replace("{documentdb-formattableorderbyquery-filter}", "true")
+    assert [each["payload"] for each in values(again)] == [["x", "y"], []]
     average = query_info(parse("SELECT VALUE AVG(c.n) FROM c WHERE c.n < 9"))
     assert average["aggregates"] == ["Average"]
     assert values(average["rewrittenQuery"]) == [[{"item": {"sum": 3, "count": 2}}]]
