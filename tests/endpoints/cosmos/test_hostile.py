@@ -258,6 +258,14 @@ def test_a_container_with_settings_of_another_kind_is_refused(served, name, valu
     assert served.ask("POST", "dbs/homes/colls", about)[0] == 400
 
 
+@pytest.mark.parametrize("paths", [['/"\'a"', '/"b\'"'], ["/'\"a'/'b\"'"]])
+def test_names_in_keys_that_would_be_taken_for_others_are_refused(served, paths):
+    kind = "Hash" if len(paths) == 1 else "MultiHash"
+    about = {"id": "quotes", "partitionKey": {"paths": paths, "kind": kind}}
+    status, _, error = served.ask("POST", "dbs/homes/colls", about)
+    assert (status, "cannot be written" in str(error)) == (400, True)
+
+
 def test_changes_are_not_kept_longer_than_anybody_waits(served):
     about = {"id": "kept", "partitionKey": {"paths": ["/k"], "kind": "Hash"}}
     policy = {"changeFeedPolicy": {"retentionDuration": 10**400}}

@@ -106,8 +106,10 @@ def _key_path(given: Any) -> str:
     if len(paths) > PATHS_MAX:
         raise Refusal(400, f"Too many partition key paths: {PATHS_MAX} at most are possible.")
     try:
-        plain = ",".join(join_path(path_parts(str(path))) for path in paths)
-        parse_paths(plain)
+        named = tuple(tuple(path_parts(str(path))) for path in paths)
+        plain = ",".join(map(join_path, named))
+        if parse_paths(plain) != named:  # quotes in one name that seem to end in another
+            raise BadInput(f"partition key paths {plain!r:.80}: these names cannot be written")
     except BadInput as error:
         raise Refusal(400, str(error)) from error
     return plain
