@@ -266,6 +266,15 @@ def test_names_in_keys_that_would_be_taken_for_others_are_refused(served, paths)
     assert (status, "cannot be written" in str(error)) == (400, True)
 
 
+@pytest.mark.parametrize("join", [" + ", " AND ", " OR "])
+def test_a_query_with_too_many_terms_is_refused(served, join):
+    for many in (1000, 1400):
+        text = f"SELECT VALUE 1 FROM c WHERE {join.join(['c.n'] * many)}"
+        assert served.ask("POST", DOCS, {"query": text}, QUERY)[0] in (200, 400)
+    text = f"SELECT VALUE c.n FROM c WHERE {join.join(['c.n'] * 1400)}"
+    assert served.ask("POST", DOCS, {"query": text}, QUERY)[0] == 400
+
+
 def test_changes_are_not_kept_longer_than_anybody_waits(served):
     about = {"id": "kept", "partitionKey": {"paths": ["/k"], "kind": "Hash"}}
     policy = {"changeFeedPolicy": {"retentionDuration": 10**400}}
