@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -227,6 +228,41 @@ def test_terminating_verify_ends_its_workers_too() -> None:
     assert process.returncode == 130
     assert said.split() == [b"stopped"]
     assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
+
+
+SIGNAL_AT_FORK = """
+import os, signal, sys, time
+from leasehold.cli import main
+fork, send = os.fork, {"one": os.kill, "all": os.killpg}[sys.argv[2]]
+number = int(sys.argv[1])
+def signalled():
+    pid = fork()
+    if pid:
+        send(os.getpid(), number)
+        time.sleep(0.05)
+    return pid
+os.fork = signalled
+sys.argv[1:] = ["verify", "--seeds", "1000000", "--jobs", "2"]
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("to", ["one", "all"])
+def test_a_signal_while_verify_begins_a_worker_leaves_none(number: int, to: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SIGNAL_AT_FORK, str(int(number)), to],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        _, said = process.communicate(timeout=PATIENCE_S)  # a worker that is left keeps it open
+        assert process.returncode == 130
+        assert said.split() == [b"stopped"]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:

@@ -107,15 +107,15 @@ def _reports(
     with _on(*STOPS, call=_stop_once):
         pool = ProcessPoolExecutor(jobs, initializer=_begin_worker)
         try:
-            with _held_back(signal.SIGINT):
+            with _held_back():
                 pool.submit(os.getpid).result()
             yield from pool.map(run, range(first, first + seeds), chunksize=4)
+            pool.shutdown()
         except BaseException:
             for worker in multiprocessing.active_children():
                 worker.kill()
             pool.shutdown(cancel_futures=True)
             raise
-    pool.shutdown()
 
 
 def _begin_worker() -> None:
@@ -125,13 +125,20 @@ def _begin_worker() -> None:
 
 
 @contextmanager
-def _held_back(number: signal.Signals) -> Iterator[None]:
-    """It comes later, here; processes that are begun meanwhile have time to say what it does."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+def _held_back() -> Iterator[None]:
+    """Stops once all workers are known: one that has begun, and is not known yet, would be left
+    behind. A worker that is told to stop before it can say what that means leaves it to us."""
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+
     try:
-        yield
+        with _on(*STOPS, call=note):
+            yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if came:
+            _stop_once()
 
 
 @contextmanager

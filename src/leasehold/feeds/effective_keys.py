@@ -65,6 +65,13 @@ def number_of(bound: str) -> int:
     return min(int(bound[:32].ljust(32, "0"), 16), 1 << BITS)
 
 
+def as_double(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise BadInput("a partition key is too large a number") from None
+
+
 def _to_hash(value: Scalar) -> bytes:
     if value is UNDEFINED:
         return b"\x00"
@@ -73,10 +80,7 @@ def _to_hash(value: Scalar) -> bytes:
     if isinstance(value, bool):
         return b"\x03" if value else b"\x02"
     if isinstance(value, int | float):
-        try:
-            return b"\x05" + struct.pack("<d", value)
-        except (OverflowError, struct.error):
-            raise BadInput("a partition key is too large a number") from None
+        return b"\x05" + struct.pack("<d", as_double(value))
     assert isinstance(value, str)
     return b"\x08" + value.encode() + b"\xff"
 

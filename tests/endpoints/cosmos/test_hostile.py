@@ -4,6 +4,7 @@ import json
 import resource
 import socket
 import string
+from base64 import urlsafe_b64encode
 from email.utils import formatdate
 from urllib.parse import quote, urlsplit
 
@@ -38,6 +39,11 @@ def raw(served, data, *, most=1 << 20):
         while len(received) < most and (part := connection.recv(65536)):
             received += part
     return received
+
+
+def continuation(at=(1, "k", "1"), order=(), given=0):
+    plain = json.dumps({"at": at, "order": order, "given": given})
+    return urlsafe_b64encode(plain.encode()).decode()
 
 
 @pytest.mark.parametrize(
@@ -152,6 +158,12 @@ def test_what_is_hardly_http_gets_a_4xx_or_nothing(served, data):
         {"x-ms-continuation": "x"},
         {"x-ms-continuation": "eyJhdCI6WzEsMiwzXX0="},
         {"x-ms-continuation": quote("é")},
+        {"x-ms-continuation": continuation(order=[[4, 1]])},
+        {"x-ms-continuation": continuation(order=[[4, "a"]])},
+        {"x-ms-continuation": continuation(order=[[7, {}]])},
+        {"x-ms-continuation": continuation(at=[1 << 70, "k", "1"])},
+        {"x-ms-continuation": continuation(at=[1, 1 << 70, "1"])},
+        {"x-ms-continuation": continuation(given=-1)},
         {"x-ms-max-item-count": "many"},
         {"x-ms-start-epk": "zz", "x-ms-end-epk": "FF"},
         {"x-ms-documentdb-partitionkey": "k"},
@@ -168,6 +180,16 @@ def test_a_bad_continuation_or_key_is_refused(served, headers):
     assert served.ask("GET", DOCS, None, headers)[0] == 400
 
 
+@pytest.mark.parametrize("text", ["SELECT * FROM c", "SELECT * FROM c ORDER BY c.n, c.id"])
+@pytest.mark.parametrize("order", [[[4, 1]], [[4, "a"], [5, "a"]], [[7, {}], [7, {}]]])
+def test_a_continuation_of_another_query_is_refused(served, text, order):
+    headers = KEY | {
+        "x-ms-documentdb-isquery": "true",
+        "x-ms-continuation": continuation(order=order),
+    }
+    assert served.ask("POST", DOCS, {"query": text}, headers)[0] == 400
+
+
 def test_a_number_that_is_too_large_for_a_key_is_refused(served):
     huge = "1" + "0" * 400
     key = {"x-ms-documentdb-partitionkey": f"[{huge}]"}
@@ -182,6 +204,87 @@ def test_a_number_that_is_too_large_for_a_key_is_refused(served):
     ):
         status, _, error = served.ask(method, path, body, headers)
         assert (status, "too large" in error["message"]) == (400, True), (method, path, headers)
+
+
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 10**300])
+def test_a_key_may_be_any_number_that_a_double_holds(served, number):
+    key = {"x-ms-documentdb-partitionkey": f"[{number}]"}
+    one = {"x-ms-documentdb-isquery": "true"}
+    assert served.ask("POST", DOCS, {"id": "large", "k": number}, key)[0] == 201
+    assert served.ask("GET", f"{DOCS}/large", None, key)[0] == 200
+    for text, headers in (
+        ("SELECT VALUE COUNT(1) FROM c", one | key),
+        ("SELECT VALUE COUNT(c.id) FROM c", one | key),
+        (f"SELECT VALUE COUNT(1) FROM c WHERE c.k = {number}", one),
+    ):
+        assert served.ask("POST", DOCS, {"query": text}, headers)[2]["Documents"] == [1]
+    assert served.ask("DELETE", f"{DOCS}/large", None, key)[0] == 204
+
+
+def test_a_time_to_live_that_is_too_long_is_refused(served):
+    containers, aging = "dbs/homes/colls", "dbs/homes/colls/ttl-limits"
+    about = {"id": "ttl-limits", "partitionKey": {"paths": ["/k"], "kind": "Hash"}}
+    assert served.ask("POST", containers, about)[0] == 201
+    most, *more = (1 << 31) - 1, 1 << 31, 10**15, 10**300, 10**400
+    for ttl in (most, *more):
+        document = {"id": f"{len(str(ttl))}-{ttl % 7}", "k": "k", "ttl": ttl}
+        assert served.ask("POST", f"{aging}/docs", document, KEY)[0] == 201, "it means nothing yet"
+    assert served.ask("PUT", aging, about | {"defaultTtl": 60})[0] == 200
+    for ttl in more:
+        status, _, error = served.ask("PUT", aging, about | {"defaultTtl": ttl})
+        assert (status, "defaultTtl is" in error["message"]) == (400, True)
+        late = {"id": "late", "k": "k", "ttl": ttl}
+        status, _, error = served.ask("POST", f"{aging}/docs", late, KEY)
+        assert (status, "ttl is" in error["message"]) == (400, True)
+    assert served.ask("PUT", aging, about | {"defaultTtl": most})[0] == 200
+    assert served.ask("POST", f"{aging}/docs", {"id": "late", "k": "k"}, KEY)[0] == 201
+    assert served.ask("GET", f"{aging}/docs", None, KEY)[2]["_count"] == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("uniqueKeyPolicy", [1]),
+        ("uniqueKeyPolicy", "x"),
+        ("fullTextPolicy", 1),
+        ("indexingPolicy", "x"),
+        ("indexingPolicy", {"includedPaths": 5}),
+        ("indexingPolicy", {"excludedPaths": {"path": "/*"}}),
+        ("changeFeedPolicy", "x"),
+    ],
+)
+def test_a_container_with_settings_of_another_kind_is_refused(served, name, value):
+    about = {"id": "odd", "partitionKey": {"paths": ["/k"], "kind": "Hash"}, name: value}
+    assert served.ask("POST", "dbs/homes/colls", about)[0] == 400
+
+
+@pytest.mark.parametrize("paths", [['/"\'a"', '/"b\'"'], ["/'\"a'/'b\"'"]])
+def test_names_in_keys_that_would_be_taken_for_others_are_refused(served, paths):
+    kind = "Hash" if len(paths) == 1 else "MultiHash"
+    about = {"id": "quotes", "partitionKey": {"paths": paths, "kind": kind}}
+    status, _, error = served.ask("POST", "dbs/homes/colls", about)
+    assert (status, "cannot be written" in str(error)) == (400, True)
+
+
+@pytest.mark.parametrize("join", [" + ", " AND ", " OR "])
+def test_a_query_with_too_many_terms_is_refused(served, join):
+    for many in (1000, 1400):
+        text = f"SELECT VALUE 1 FROM c WHERE {join.join(['c.n'] * many)}"
+        assert served.ask("POST", DOCS, {"query": text}, QUERY)[0] in (200, 400)
+    text = f"SELECT VALUE c.n FROM c WHERE {join.join(['c.n'] * 1400)}"
+    assert served.ask("POST", DOCS, {"query": text}, QUERY)[0] == 400
+
+
+def test_changes_are_not_kept_longer_than_anybody_waits(served):
+    about = {"id": "kept", "partitionKey": {"paths": ["/k"], "kind": "Hash"}}
+    policy = {"changeFeedPolicy": {"retentionDuration": 10**400}}
+    assert served.ask("POST", "dbs/homes/colls", about | policy)[0] == 201
+
+
+@pytest.mark.parametrize("count", ["-1", "0", "00", "1000000000"])
+def test_a_page_may_be_as_large_as_it_gets(served, count):
+    status, _, page = served.ask("GET", DOCS, None, KEY | {"x-ms-max-item-count": count})
+    assert (status, page["_count"] >= 20) == (200, True)
 
 
 def test_a_range_that_was_split_or_never_was_is_gone(served):

@@ -460,6 +460,24 @@ def test_computed_properties_are_used_like_fields_and_not_shown(database, served
             database.replace_container(made, PartitionKey("/k"), computed_properties=wrong)
 
 
+def test_a_computed_property_that_is_called_like_the_key_is_not_the_key(database, served):
+    named = [{"name": "k", "query": "SELECT VALUE LOWER(c.k) FROM c"}]
+    made = database.create_container("shadowed", PartitionKey("/k"), computed_properties=named)
+    for k in "aA":
+        made.create_item({"id": k, "k": k})
+    text = "SELECT VALUE c.id FROM c WHERE c.k = 'a'"
+    asked = made.query_items(text, enable_cross_partition_query=True)
+    assert sorted(asked) == ["A", "a"]
+    assert list(made.query_items(text, partition_key="A")) == ["A"]
+    docs, one = "dbs/homes/colls/shadowed/docs", {"x-ms-documentdb-isquery": "true"}
+    status, _, error = served.ask("POST", docs, {"query": text}, one)
+    assert (status, "Cross partition query" in error["message"]) == (400, True)
+    for name in ("id", "_ts"):
+        wrong = [named[0] | {"name": name}]
+        with pytest.raises(exceptions.CosmosHttpResponseError, match="is called"):
+            database.replace_container(made, PartitionKey("/k"), computed_properties=wrong)
+
+
 def test_the_time_to_live_of_a_container_can_be_changed(database):
     made = database.create_container("aging", PartitionKey("/k"))
     made.create_item({"id": "short", "k": 1, "ttl": 1})

@@ -160,7 +160,7 @@ def test_distinct_values_come_once():
 @given(
     st.integers(1, 7),
     st.sampled_from(["", " ORDER BY c.n", " ORDER BY c.s DESC, c.id"]),
-    st.sampled_from(["VALUE c.id", "DISTINCT VALUE LENGTH(c.s)"]),
+    st.sampled_from(["VALUE c.id", "VALUE c.tags", "VALUE c.n", "DISTINCT VALUE LENGTH(c.s)"]),
 )
 def test_pages_put_together_are_the_whole(most, order, what):
     text = f"SELECT {what} FROM c{order}"
@@ -200,6 +200,9 @@ def test_a_plan_tells_how_to_ask_each_range():
     assert (info["orderBy"], info["top"]) == (["Descending"], 3)
     again = info["rewrittenQuery"].replace("{documentdb-formattableorderbyquery-filter}", "true")
     assert values(again) == [{"orderByItems": [{"item": 2}], "payload": {"id": "b", "n": 2}}]
+    info = query_info(parse("SELECT TOP 2 VALUE c.tags FROM c ORDER BY c.s DESC"))
+    again = info["rewrittenQuery"].replace("{documentdb-formattableorderbyquery-filter}", "true")
+    assert [each["payload"] for each in values(again)] == [["x", "y"], []]
     average = query_info(parse("SELECT VALUE AVG(c.n) FROM c WHERE c.n < 9"))
     assert average["aggregates"] == ["Average"]
     assert values(average["rewrittenQuery"]) == [[{"item": {"sum": 3, "count": 2}}]]
@@ -213,3 +216,9 @@ def test_aggregates_that_clients_cannot_add_up_have_no_plan():
     for text in ("SELECT COUNT(1) FROM c", "SELECT VALUE {'n': COUNT(1)} FROM c"):
         with pytest.raises(Refusal, match="Across partitions"):
             query_info(parse(text))
+
+
+def test_documents_without_a_result_take_no_place_on_a_page():
+    assert values("SELECT VALUE c.tags FROM c ORDER BY c.s DESC") == [["x", "y"], []]
+    assert values("SELECT TOP 2 VALUE c.tags FROM c ORDER BY c.s") == [[], ["x", "y"]]
+    assert values("SELECT VALUE c.tags FROM c ORDER BY c.s OFFSET 1 LIMIT 1") == [["x", "y"]]

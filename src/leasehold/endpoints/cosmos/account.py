@@ -133,7 +133,7 @@ class Database:
 
     def collection(self, name: str) -> Collection:
         found = self.collections.get(name) or next(
-            (each for each in self.collections.values() if each.rid_text == name), None
+            (each for each in list(self.collections.values()) if each.rid_text == name), None
         )
         if found is None:
             raise Refusal(404, f"There is no container {name!r:.300}.", substatus=NAME_NOT_FOUND)
@@ -154,15 +154,15 @@ class Account:
 
     def database(self, name: str) -> Database:
         found = self.databases.get(name) or next(
-            (each for each in self.databases.values() if each.rid_text == name), None
+            (each for each in list(self.databases.values()) if each.rid_text == name), None
         )
         if found is None:
             raise Refusal(404, f"There is no database {name!r:.300}.", substatus=NAME_NOT_FOUND)
         return found
 
     def collections(self) -> Iterator[tuple[Database, Collection]]:
-        for database in self.databases.values():
-            for collection in database.collections.values():
+        for database in list(self.databases.values()):  # others come and go meanwhile
+            for collection in list(database.collections.values()):
                 yield database, collection
 
     def create_database(self, body: Any, throughput: Throughput | None = None) -> Database:
@@ -187,6 +187,8 @@ class Account:
         with self.lock:
             if database.folder is None:
                 raise Refusal(403, "This database is a file that was given to be served.")
+            if self.databases.get(database.id) is not database:
+                raise Refusal(404, "The database was deleted meanwhile.")
             for each in database.collections.values():
                 each.container.close()
             del self.databases[database.id]
@@ -235,8 +237,9 @@ class Account:
         wish = ContainerWish.parse(body, None)
         if wish.key_path != collection.key_path:
             raise Refusal(400, "The partition key of a container cannot be changed.")
-        self.keep(database, collection, {"properties": wish.properties})
-        collection.change_ttl(wish.ttl_s)
+        with self.lock:
+            self.keep(database, collection, {"properties": wish.properties})
+            collection.change_ttl(wish.ttl_s)
 
     def keep(self, database: Database, collection: Collection, change: Mapping[str, Any]) -> None:
         """Change what clients may change of a container."""
@@ -259,6 +262,8 @@ class Account:
         with self.lock:
             if database.folder is None:
                 raise Refusal(403, "This container is a file that was given to be served.")
+            if database.collections.get(collection.id) is not collection:
+                raise Refusal(404, "The container was deleted meanwhile.")
             del database.collections[collection.id]
             collection.container.close()
             path = collection.container.path

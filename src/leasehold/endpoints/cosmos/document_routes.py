@@ -159,9 +159,10 @@ class DocumentRoutes:
     def _bound_key(self, query: Query) -> tuple[Scalar, ...]:
         """The key that the query's condition is about, which may be the beginning of one."""
         bound = {} if query.where is None else bound_values(query.where)
+        computed = self._collection.computed  # which is no part of a key, whatever it is called
         values: list[Scalar] = []
         for path in self._collection.rules.paths:
-            if path not in bound or isinstance(bound[path], dict | list):
+            if path not in bound or path[0] in computed or isinstance(bound[path], dict | list):
                 break
             values.append(bound[path])
         if not values:

@@ -67,10 +67,10 @@ def answer(account: Account, request: Request, parts: Sequence[str], body: Any) 
 
 
 def _offers(account: Account) -> Iterator[Offer]:
-    for database in account.databases.values():
+    for database in list(account.databases.values()):
         if (own := Throughput.of_about(database.about)) is not None:
             yield Offer(database, None, own)
-        for collection in database.collections.values():
+        for collection in list(database.collections.values()):
             if (own := collection.throughput) is not None:
                 yield Offer(database, collection, own)
 
@@ -80,8 +80,9 @@ def _changed(account: Account, offer: Offer, body: Any) -> Offer:
     if offer.collection is None:
         account.keep_database(offer.database, wanted.about())
     else:
-        account.keep(offer.database, offer.collection, wanted.about())
-        _split(offer.collection, wanted.units_s)
+        with account.lock:  # one range is split by one request only
+            account.keep(offer.database, offer.collection, wanted.about())
+            _split(offer.collection, wanted.units_s)
     return offer._replace(throughput=wanted)
 
 

@@ -15,6 +15,8 @@ from leasehold.endpoints.cosmos.ranges import SHIFT, Scope, leaves
 from leasehold.endpoints.cosmos.refusals import Refusal
 from leasehold.endpoints.cosmos.sql import Query, Running
 from leasehold.endpoints.cosmos.sql.run import Place, Resume
+from leasehold.endpoints.cosmos.sql.values import type_of
+from leasehold.feeds.container.documents import KEY_SPACE
 from leasehold.feeds.container.file import Place as StoredPlace
 from leasehold.feeds.effective_keys import bound_of
 
@@ -33,11 +35,11 @@ class ItemPage(NamedTuple):
 
 def items_wanted(headers: Mapping[str, str]) -> int:
     text = headers.get("x-ms-max-item-count", str(ITEMS)).strip()
-    if text in ("-1", "0", ""):
+    if text in ("-1", ""):
         return ITEMS_MAX
     if not text.isascii() or not text.isdigit():
         raise Refusal(400, f"x-ms-max-item-count is a number, not {text!r:.40}.")
-    return min(int(text[:9]), ITEMS_MAX)
+    return min(int(text[:9]) or ITEMS_MAX, ITEMS_MAX)
 
 
 def page_of(
@@ -48,6 +50,8 @@ def page_of(
     meter: QueryMeter,
 ) -> ItemPage:
     resume = _parsed(headers.get("x-ms-continuation"))
+    if resume is not None and len(resume.order) != len(query.order_by):
+        raise Refusal(400, "The continuation is of another query.")
     most = items_wanted(headers)
     if scope.has_key and query.counts_all:
         return ItemPage([collection.documents.count(scope.key)], None)
@@ -126,7 +130,8 @@ def _parsed(text: str | None) -> Resume | None:
         hash, key, id = found["at"]
         key = key["bytes"].encode() if isinstance(key, dict) else key
         order, given = found["order"], found["given"]
-        fits = isinstance(hash, int) and isinstance(id, str) and isinstance(given, int)
+        fits = _is_below(hash, KEY_SPACE) and _is_below(given, 1 << 63) and isinstance(id, str)
+        fits = fits and (_is_below(abs(key), 1 << 63) if isinstance(key, int) else True)
         if fits and isinstance(key, str | int | float | bytes) and _is_order(order):
             return Resume((hash, key, id), order, given)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
@@ -138,7 +143,10 @@ def _is_order(order: Any) -> bool:
     return isinstance(order, list) and all(
         isinstance(each, list)
         and len(each) == 2
-        and isinstance(each[0], int)
-        and isinstance(each[1], str | int | float)
+        and (each[0] == type_of(each[1]) in (2, 4, 5) or (each[0] in (0, 1, 6, 7) and each[1] == 0))
         for each in order
     )
+
+
+def _is_below(number: Any, end: int) -> bool:
+    return isinstance(number, int) and 0 <= number < end

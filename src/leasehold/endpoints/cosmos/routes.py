@@ -56,7 +56,7 @@ class Routes:
             made = self._account.create_database(_body(request), throughput)
             return reply(201, made.properties(), {"etag": '"00000000"'})
         _require(request, "GET", "POST")
-        found = [each.properties() for each in self._account.databases.values()]
+        found = [each.properties() for each in list(self._account.databases.values())]
         return listed("", "Databases", filtered(found, request))
 
     def _database(self, request: Request, database: Database) -> Reply:
@@ -72,7 +72,7 @@ class Routes:
             made = self._account.create_collection(database, _body(request), throughput)
             return _located(_shown(201, made, request.headers), database)
         _require(request, "GET", "POST")
-        found = [each.properties() for each in database.collections.values()]
+        found = [each.properties() for each in list(database.collections.values())]
         return listed(rids.text(database.rid), "DocumentCollections", filtered(found, request))
 
     def _in_collection(

@@ -114,6 +114,8 @@ class CosmosEndpoint:
             return refused(Refusal(400, str(error)))
         except FeedUnavailable as error:
             return refused(Refusal(503, str(error)))
+        except RecursionError:
+            return refused(Refusal(400, "The query has too many terms."))
         except Exception:
             log.exception("the endpoint could not answer %s", request.method)
             return reply(500, {"code": "InternalServerError", "message": "See the server's log."})

@@ -20,10 +20,12 @@ from leasehold.errors import BadInput, DocumentConflict, FeedUnavailable
 from leasehold.feeds.container.change_feed import ALL_SUFFIX, ChangeFeed
 from leasehold.feeds.container.documents import (
     HASHING,
+    TTL_S_MAX,
     DocumentRules,
     Key,
     StoredKey,
     decode,
+    is_ttl,
     require_id,
     require_key,
 )
@@ -408,8 +410,8 @@ def _reopen(kind: type[Container], path: str, fsync: bool, clocks: Clocks) -> Co
 
 
 def _require_ttl(ttl_s: float | None) -> None:
-    fits = ttl_s is None or ttl_s == -1 or ttl_s > 0
-    _require(fits, "ttl_s", ttl_s, "None, -1 or more than 0")
+    fits = ttl_s is None or is_ttl(ttl_s)
+    _require(fits, "ttl_s", ttl_s, f"None, -1 or more than 0, and {TTL_S_MAX} at most")
 
 
 def _require(fits: bool, what: str, value: Any, wanted: str) -> None:

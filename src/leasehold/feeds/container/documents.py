@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from leasehold.core import strict_json
 from leasehold.errors import BadInput
-from leasehold.feeds.effective_keys import BITS, UNDEFINED, KeyValue, effective_number
+from leasehold.feeds.effective_keys import BITS, UNDEFINED, KeyValue, as_double, effective_number
 from leasehold.feeds.keys import partition_of
 
 SYSTEM_FIELDS = ("_etag", "_ts", "_lsn")
@@ -27,6 +27,8 @@ StoredKey = str | int | float | bytes
 """SQLite has no values of their own for these."""
 _BOOLS = {False: b"f", True: b"t"}
 PATHS_MAX = 3
+TTL_S_MAX = (1 << 31) - 1
+"""As in Cosmos DB. Much more would be more microseconds than a file has numbers for."""
 _QUOTED = re.compile(r"""/(?:"[^"]*[/,][^"]*"|'[^']*[/,][^']*')(?=[/,]|$)""")
 """A name with slashes or commas in a partition key's path. Others have no quotes."""
 
@@ -77,6 +79,8 @@ def stored_key(value: KeyValue) -> StoredKey:
     if isinstance(value, tuple):
         plain = [{} if each is UNDEFINED else _plain_number(each) for each in value]
         return b"m" + _encode(plain).encode()
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return as_double(value)  # as which it is hashed, too: SQLite has no larger whole numbers
     return value
 
 
@@ -107,7 +111,7 @@ class DocumentRules:
         self.paths = parse_paths(key_path)
         self._path = self.paths[0]
         self._bytes_max = document_bytes_max
-        self._ttl_s = ttl_s
+        self._ttl_s = None if ttl_s is None else min(ttl_s, TTL_S_MAX)
 
     def prepare(self, document: Any, *, any_key: bool = False) -> Prepared:
         """``any_key``: of any type that Cosmos DB takes, or none at all."""
@@ -169,11 +173,16 @@ class DocumentRules:
         if self._ttl_s is None:
             return None
         ttl = fields.get("ttl", self._ttl_s)
-        if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not (ttl > 0 or ttl == -1):
+        if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not is_ttl(ttl):
             raise BadInput(
-                f"document {fields['id']!r}: ttl is {_short(ttl)}; give seconds, or -1 for never"
+                f"document {fields['id']!r}: ttl is {_short(ttl)}; give seconds, {TTL_S_MAX} at "
+                "most, or -1 for never"
             )
         return None if ttl == -1 else float(ttl)
+
+
+def is_ttl(seconds: float) -> bool:
+    return 0 < seconds <= TTL_S_MAX or seconds == -1
 
 
 def _reached(fields: Mapping[str, Any], path: tuple[str, ...]) -> Any:

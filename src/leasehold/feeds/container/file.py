@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from leasehold.errors import BadInput
 from leasehold.feeds.container.documents import (
+    TTL_S_MAX,
     Hashing,
     Key,
     StoredKey,
@@ -115,7 +116,8 @@ class ContainerFile:
             old = ContainerSettings(*db.execute(SQL["settings"]).fetchone()).ttl_s
             own_us = keep(db, self._clocks()).own_us
             db.execute(SQL["change_ttl"], {"new": ttl_s})
-            db.execute(SQL["change_expiry"], {"old": old, "new": ttl_s, "own_us": own_us})
+            given = {"old": old, "new": ttl_s, "max": TTL_S_MAX, "own_us": own_us}
+            db.execute(SQL["change_expiry"], given)
         self.settings = self.settings._replace(ttl_s=ttl_s)
 
     def find(self, id: str, key: KeyValue) -> dict[str, Any] | None:

@@ -109,7 +109,8 @@ UPDATE documents SET expires_us = CASE
         AND (json_extract(body, '$.ttl') > 0 OR json_extract(body, '$.ttl') = -1)
         THEN CASE
             WHEN :old IS NOT NULL THEN expires_us
-            WHEN json_extract(body, '$.ttl') > 0 THEN :own_us + CAST(json_extract(body, '$.ttl') * 1000000 AS INTEGER)
+            WHEN json_extract(body, '$.ttl') > 0
+                THEN :own_us + CAST(min(json_extract(body, '$.ttl'), :max) * 1000000 AS INTEGER)
         END
     WHEN :new = -1 THEN NULL
     WHEN :old > 0 AND expires_us IS NOT NULL

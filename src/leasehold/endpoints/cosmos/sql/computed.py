@@ -22,6 +22,7 @@ from leasehold.endpoints.cosmos.sql.tree import (
 )
 
 PROPERTIES_MAX = 20
+RESERVED = ("id", "_rid", "_self", "_etag", "_ts", "_attachments", "_lsn")
 Computed = Mapping[str, Node]
 
 
@@ -36,6 +37,8 @@ def parse_computed(given: Any) -> Computed:
         name = each.get("name") if isinstance(each, dict) else None
         if not isinstance(name, str) or not name or name in known:
             raise _invalid("each computed property has a name of its own and a query")
+        if name in RESERVED:
+            raise _invalid(f"no computed property is called {name}")
         query = parse(each.get("query"))
         if not (query.is_plain and query.is_value and query.where is None):
             raise _invalid(f"the query of {name!r:.80} is SELECT VALUE of one expression")

@@ -62,7 +62,10 @@ def _rewritten(query: Query) -> str:
         order = ", ".join(
             f"{each.text} {'DESC' if each.descending else 'ASC'}" for each in query.order_by
         )
-        condition = f"({query.where_text}) AND ({FILTER})" if query.where_text else f"({FILTER})"
+        given = [query.where_text] if query.where_text else []
+        if query.is_value:  # else clients miss the payload of a document that has no result
+            given.append(f"IS_DEFINED({query.select_text})")
+        condition = " AND ".join(f"({each})" for each in (*given, FILTER))
         top = "" if query.is_distinct else _top(query)
         return (
             f"SELECT {top}{query.alias}._rid, [{items}] AS orderByItems, "

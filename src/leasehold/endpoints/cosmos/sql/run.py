@@ -56,8 +56,8 @@ class Running:
         if self._query.is_distinct:
             results = self._distinct(self._matching(documents))
         else:
-            found = self._matching(documents)
-            results = self._values(iter(self._sorted(found)) if self._query.order_by else found)
+            results = self._values(self._matching(documents))
+            results = iter(self._sorted(results)) if self._query.order_by else results
         most = self._most + (0 if self.is_limited else 1)
         yield from islice(results, self._skip, self._skip + max(most, 0))
 
@@ -97,13 +97,14 @@ class Running:
     def _order_of(self, document: dict[str, Any]) -> list[list[Any]]:
         return [list(sort_key(evaluate(each.by, document))) for each in self._query.order_by]
 
-    def _sorted(self, found: Iterable[Match]) -> list[Match]:
-        """Keeps no more than a page, however many match."""
+    def _sorted(self, found: Iterable[Result]) -> list[Result]:
+        """Keeps no more than a page, however many match. All of them are results: with documents
+        that have none among them, a page would be short and taken for the last one."""
         if self._resume is not None:
             last = self._key(self._resume.order, self._resume.place)
-            found = (each for each in found if last < self._key(each[1], each[0]))
+            found = (each for each in found if last < self._key(each.order, each.place))
         most = self._skip + self._most + 1
-        return heapq.nsmallest(most, found, key=lambda each: self._key(each[1], each[0]))
+        return heapq.nsmallest(most, found, key=lambda each: self._key(each.order, each.place))
 
     def _key(self, order: list[list[Any]], place: Place) -> tuple[Any, ...]:
         sides = zip(order, self._query.order_by, strict=True)
