@@ -10,7 +10,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -158,7 +158,7 @@ def keep_what_is_loaded() -> None:
     _keep(len(sys.modules))
 
 
-@lru_cache(maxsize=1)
+@cache
 def _keep(modules: int) -> None:
     gc.collect()
     gc.freeze()
