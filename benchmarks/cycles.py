@@ -31,7 +31,8 @@ from leasehold.spark import DeltaSink, Progress, SparkProcessor
 from leasehold.stores import open_dead_letters, open_store
 
 EVENTS = 16_000_000
-WARM_EVENTS = 500_000
+WARM_EVENTS = 4_000_000
+"""Enough jobs for Java to have compiled what each of them needs. All ways get the same."""
 BAD = (0.0, 0.001, 0.01)
 FILE_EVENTS = 50_000
 FILES_A_TRIGGER = 10
