@@ -32,7 +32,7 @@ from leasehold.stores import open_dead_letters, open_store
 
 EVENTS = 16_000_000
 WARM_EVENTS = 4_000_000
-"""Enough jobs for Java to have compiled what each of them needs. All ways get the same."""
+"""So that Java has compiled most of what every job needs. All ways get the same."""
 BAD = (0.0, 0.001, 0.01)
 FILE_EVENTS = 50_000
 FILES_A_TRIGGER = 10
