@@ -254,8 +254,8 @@ class Jobs:
             overdue_s=more * self._pacer.overdue_s,
         )
         began = self._clock.monotonic()
-        begun = self._time.begin(began)
         running = asyncio.get_running_loop().run_in_executor(self._threads, self._run, job)
+        begun = self._time.begin(began)
         try:
             void = await self._watch(running, job)
         except (HandlerHung, Overdue) as error:

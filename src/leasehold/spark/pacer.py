@@ -15,8 +15,8 @@ LEAD = 0.1
 committing the one before then cost no time in which Spark has nothing to do."""
 
 WAIT_MAX = 1.25
-"""Of the time that a job takes behind another, so much is its own at least: a cycle that waits for
-long is too long all the same."""
+"""A job counts for no less than its whole time divided by this, however long it waited behind
+another: a cycle that waits for long is too long all the same."""
 
 
 class SharedTime:
