@@ -43,3 +43,21 @@ def test_jobs_that_really_run_at_once_do_not_become_ever_longer(
         seconds = pacer.events / rate
         pacer.ended(pacer.events, seconds, own_s=seconds / 2)
     assert pacer.events / rate <= 1.01 * WAIT_MAX * target_s + 2 / rate
+
+
+def test_the_first_job_has_all_that_is_claimed() -> None:
+    """Or the second one would be as small, however quick the first one was."""
+    pacer = Pacer(target_s=2.0, max_events=1 << 40, overlap=True)
+    assert pacer.claim_events == pacer.events
+    pacer.ended(pacer.events, 0.2)
+    assert pacer.claim_events == 2 * pacer.events
+
+
+def test_in_a_backlog_none_waits_for_another_while_they_grow() -> None:
+    pacer = Pacer(target_s=2.0, max_events=1 << 40, overlap=True)
+    assert pacer.begin_next_s(pacer.events) > 0, "nobody knows how long the first one takes"
+    pacer.ended(pacer.events, 0.2)
+    assert pacer.begin_next_s(pacer.events) == 0
+    assert pacer.begin_next_s(pacer.events // 3) > 0, "no backlog: what comes is gathered"
+    pacer.ended(pacer.events, 1.9)
+    assert pacer.begin_next_s(pacer.events) > 0

@@ -28,6 +28,8 @@ says nothing any more."""
 DOUBT, FEW = 1.3, 4
 OVERDUE = 3.0
 """A cycle that takes so many times as long as it should is not waited for."""
+QUICK = 0.25
+"""A full cycle that takes no more of its time than this is far from the size that fits."""
 KEPT = 0.95
 """How much of that knowledge is left after each further cycle of about the same size."""
 
@@ -53,6 +55,8 @@ class Pacing:
     seen: tuple[Cycle, ...] = ()
     alike: int = 0
     """How many of the last cycles were as large as they might be, and all of about one size."""
+    growing: bool = False
+    """The last full cycle was far smaller than what fits: the next ones will be quick, too."""
 
     @property
     def wanted_s(self) -> float:
@@ -89,13 +93,20 @@ class Pacing:
         if learned.alike >= SEEN_MAX:  # take less once (or more), to find out what is fixed
             events = events / 3 if events >= 3 else 4.0
             learned = replace(learned, alike=0)
-        return replace(learned, events=max(1, min(int(events), self.max_events)))
+        size = max(1, min(int(events), self.max_events))
+        quick = size > cycle.events and cycle.seconds <= QUICK * learned.wanted_s
+        growing = quick if self._is_full(cycle) else self.growing
+        return replace(learned, events=size, growing=growing)
+
+    def _is_full(self, cycle: Cycle) -> bool:
+        return 2 * cycle.events >= self.events
 
     def _cut(self, cycle: Cycle) -> Pacing:
         """So small that it fits even if the cancelled one was far from its end: to grow again takes
         a cycle or two."""
         events = cycle.events * self.wanted_s / (CUT * max(cycle.seconds, self.wanted_s))
-        return replace(self, events=max(1, min(int(events), self.events)), seen=(), alike=0)
+        size = max(1, min(int(events), self.events))
+        return replace(self, events=size, seen=(), alike=0, growing=False)
 
     def _learned(self, cycle: Cycle) -> Pacing:
         known = _fits(cycle, self.seen)
@@ -104,8 +115,8 @@ class Pacing:
         fixed_s = _fixed_s(seen)
         if fixed_s is not None:
             return replace(before, seen=seen, fixed_s=fixed_s, alike=0)
-        full = 2 * cycle.events >= self.events
-        return replace(before, seen=seen, fixed_s=KEPT * before.fixed_s, alike=before.alike + full)
+        alike = before.alike + self._is_full(cycle)
+        return replace(before, seen=seen, fixed_s=KEPT * before.fixed_s, alike=alike)
 
 
 def _fits(cycle: Cycle, seen: Sequence[Cycle]) -> bool:

@@ -58,14 +58,18 @@ class Pacer:
 
     @property
     def claim_events(self) -> int:
-        """How many events all partitions may have claimed: enough for every job at once."""
-        return self.jobs_at_once * self.events
+        """How many events all partitions may have claimed: enough for every job at once. The first
+        job has all of them, or the second one would be as small, whatever the first one tells."""
+        return self.events * (self.jobs_at_once if self._pacing.seen else 1)
 
     def begin_next_s(self, events: int) -> float:
         """How long a job of this size has run when the next one may begin. Without a backlog jobs
-        are small, and what comes meanwhile is gathered for one job after it."""
+        are small, and what comes meanwhile is gathered for one job after it. In a backlog, while
+        they grow, none waits: they are quick, and most of their time is not work of Spark's."""
         pacing = self._pacing
         full = 2 * events >= pacing.events
+        if full and pacing.growing:
+            return 0.0
         ends_s = min(self.target_s, pacing.expected_s(events)) if full else self.target_s
         return max(0.0, ends_s - LEAD * self.target_s)
 
