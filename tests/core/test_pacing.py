@@ -67,18 +67,6 @@ def test_cycles_come_to_last_as_long_as_they_should(
     assert 0.8 * target_s - slack_s <= median(found) <= max(found) <= 1.2 * target_s + slack_s
 
 
-@given(rates, targets, small_parts)
-def test_it_grows_until_cycles_are_not_quick_any_more_and_not_again(
-    rate: float, target_s: float, part: float
-) -> None:
-    pacing, seconds = begin(target_s, MANY), linear(rate, part * target_s)
-    assert not pacing.growing, "nothing is known"
-    count = 12 + steps_to_grow(pacing, rate * target_s)
-    for number, (after, cycle) in enumerate(islice(cycles(pacing, seconds), count + 30)):
-        assert not after.growing or cycle.seconds <= target_s / 2
-        assert not after.growing or number < count
-
-
 @given(rates, targets, small_parts, st.sampled_from([0.1, 10.0]))
 def test_it_copes_with_a_rate_that_changes_tenfold(
     rate: float, target_s: float, part: float, change: float

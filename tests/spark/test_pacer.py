@@ -27,9 +27,12 @@ def test_together_jobs_took_as_long_as_any_of_them_ran(jobs: list[tuple[float, f
 
 
 def test_what_a_job_waited_for_behind_another_is_no_reason_for_smaller_ones() -> None:
+    """As far ahead as the next one begins."""
     pacer = Pacer(target_s=2.0, max_events=1 << 40, overlap=True)
     for _ in range(10):
-        pacer.ended(pacer.events, pacer.events / 1e6 + 0.2, own_s=pacer.events / 1e6)
+        ahead_s = 2.0 - pacer.begin_next_s(2 * pacer.events) if pacer.events > 1_900_000 else 0.2
+        pacer.ended(pacer.events, pacer.events / 1e6 + ahead_s, own_s=pacer.events / 1e6)
+    assert ahead_s == pytest.approx(0.5)
     assert 1_900_000 <= pacer.events <= 2_000_000
 
 
@@ -53,11 +56,17 @@ def test_the_first_job_has_all_that_is_claimed() -> None:
     assert pacer.claim_events == 2 * pacer.events
 
 
-def test_in_a_backlog_none_waits_for_another_while_they_grow() -> None:
+def test_the_second_job_of_a_backlog_has_another_beside_it_if_the_first_was_quick() -> None:
     pacer = Pacer(target_s=2.0, max_events=1 << 40, overlap=True)
     assert pacer.begin_next_s(pacer.events) > 0, "nobody knows how long the first one takes"
     pacer.ended(pacer.events, 0.2)
     assert pacer.begin_next_s(pacer.events) == 0
     assert pacer.begin_next_s(pacer.events // 3) > 0, "no backlog: what comes is gathered"
-    pacer.ended(pacer.events, 1.9)
+    pacer.ended(pacer.events, 0.4)
+    assert pacer.begin_next_s(pacer.events) > 0
+
+
+def test_after_a_first_job_that_was_slow_the_next_one_is_alone() -> None:
+    pacer = Pacer(target_s=2.0, max_events=1 << 40, overlap=True)
+    pacer.ended(pacer.events, 0.6)
     assert pacer.begin_next_s(pacer.events) > 0

@@ -29,7 +29,7 @@ DOUBT, FEW = 1.3, 4
 OVERDUE = 3.0
 """A cycle that takes so many times as long as it should is not waited for."""
 QUICK = 0.25
-"""A full cycle that takes no more of its time than this is far from the size that fits."""
+"""A cycle that takes no more of its target than this: most of it may be what is fixed."""
 KEPT = 0.95
 """How much of that knowledge is left after each further cycle of about the same size."""
 
@@ -55,8 +55,6 @@ class Pacing:
     seen: tuple[Cycle, ...] = ()
     alike: int = 0
     """How many of the last cycles were as large as they might be, and all of about one size."""
-    growing: bool = False
-    """The last full cycle was far smaller than what fits: the next ones will be quick, too."""
 
     @property
     def wanted_s(self) -> float:
@@ -69,6 +67,12 @@ class Pacing:
         first one, and the first after one that was cancelled, take as long as they take, and those
         after it may: so something is done, and learned, whatever it costs."""
         return OVERDUE * max(self.wanted_s, _typical(self.seen)[1]) if self.seen else inf
+
+    @property
+    def second(self) -> bool:
+        """One cycle is all that was seen, and it was quick: the next one is so small, too, that
+        another may run beside it. What comes after them may not, nor what follows a slow one."""
+        return len(self.seen) == 1 and self.seen[0].seconds <= QUICK * self.target_s
 
     def expected_s(self, events: int) -> float:
         """How long a cycle of this size takes, by the last ones; without any, the target."""
@@ -93,20 +97,13 @@ class Pacing:
         if learned.alike >= SEEN_MAX:  # take less once (or more), to find out what is fixed
             events = events / 3 if events >= 3 else 4.0
             learned = replace(learned, alike=0)
-        size = max(1, min(int(events), self.max_events))
-        quick = size > cycle.events and cycle.seconds <= QUICK * learned.wanted_s
-        growing = quick if self._is_full(cycle) else self.growing
-        return replace(learned, events=size, growing=growing)
-
-    def _is_full(self, cycle: Cycle) -> bool:
-        return 2 * cycle.events >= self.events
+        return replace(learned, events=max(1, min(int(events), self.max_events)))
 
     def _cut(self, cycle: Cycle) -> Pacing:
         """So small that it fits even if the cancelled one was far from its end: to grow again takes
         a cycle or two."""
         events = cycle.events * self.wanted_s / (CUT * max(cycle.seconds, self.wanted_s))
-        size = max(1, min(int(events), self.events))
-        return replace(self, events=size, seen=(), alike=0, growing=False)
+        return replace(self, events=max(1, min(int(events), self.events)), seen=(), alike=0)
 
     def _learned(self, cycle: Cycle) -> Pacing:
         known = _fits(cycle, self.seen)
@@ -115,8 +112,8 @@ class Pacing:
         fixed_s = _fixed_s(seen)
         if fixed_s is not None:
             return replace(before, seen=seen, fixed_s=fixed_s, alike=0)
-        alike = before.alike + self._is_full(cycle)
-        return replace(before, seen=seen, fixed_s=KEPT * before.fixed_s, alike=alike)
+        full = 2 * cycle.events >= self.events
+        return replace(before, seen=seen, fixed_s=KEPT * before.fixed_s, alike=before.alike + full)
 
 
 def _fits(cycle: Cycle, seen: Sequence[Cycle]) -> bool:

@@ -10,11 +10,11 @@ from leasehold.core.pacing import Cycle
 
 JOBS_AT_ONCE = 2
 """One at work, and during a backlog another that is about to take over."""
-LEAD = 0.1
+LEAD = 0.25
 """How long before a job's end the next one begins, as a part of the cycle's target: planning it and
 committing the one before then cost no time in which Spark has nothing to do."""
 
-WAIT_MAX = 1.25
+WAIT_MAX = 1 + LEAD
 """A job counts for no less than its whole time divided by this, however long it waited behind
 another: a cycle that waits for long is too long all the same."""
 
@@ -64,11 +64,10 @@ class Pacer:
 
     def begin_next_s(self, events: int) -> float:
         """How long a job of this size has run when the next one may begin. Without a backlog jobs
-        are small, and what comes meanwhile is gathered for one job after it. In a backlog, while
-        they grow, none waits: they are quick, and most of their time is not work of Spark's."""
+        are small, and what comes meanwhile is gathered for one job after it."""
         pacing = self._pacing
         full = 2 * events >= pacing.events
-        if full and pacing.growing:
+        if full and pacing.second:
             return 0.0
         ends_s = min(self.target_s, pacing.expected_s(events)) if full else self.target_s
         return max(0.0, ends_s - LEAD * self.target_s)
