@@ -151,7 +151,18 @@ def names_all_partitions(self: Fence, batch: Any, marks: Any, ranges: Any = None
 
 
 def forgets_rewinds(self: Fence, batch: Any, marks: Any, ranges: Any = None) -> Any:
-    self._rewinds.clear()
+    """Those that are over."""
+    without = {p: replace(mark, rewind=max(0, mark.rewind)) for p, mark in marks.items()}
+    found = CHECK_MARKS(self, batch, without, ranges)
+    rewinds = {p: mark.rewind for p, mark in marks.items()}
+    return {p: replace(mark, rewind=rewinds.get(p, 0)) for p, mark in found.items()}
+
+
+def refuses_gaps_after_rewinds(self: Fence, batch: Any, marks: Any, ranges: Any = None) -> Any:
+    for each in batch.ranges:
+        mark = marks.get(each.partition, lh.SinkMark())
+        if mark.rewind and mark.next_sequence < each.first:
+            raise lh.StaleBatch("of before the rewind", {each.partition: None})
     return CHECK_MARKS(self, batch, marks, ranges)
 
 
@@ -275,6 +286,21 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {
         Fence,
         "check",
         forgets_rewinds,
+    ),
+    "a_batch_of_before_a_rewind_leaves_no_gap_however_new_its_process_is": (
+        Fence,
+        "check",
+        forgets_rewinds,
+    ),
+    "a_batch_of_before_a_rewind_leaves_no_gap_although_its_process_has_written_since": (
+        Fence,
+        "check",
+        forgets_rewinds,
+    ),
+    "a_gap_is_no_error_after_a_rewind_and_not_after_one_that_was_cancelled_either": (
+        Fence,
+        "check",
+        refuses_gaps_after_rewinds,
     ),
     "a_write_under_way_while_a_rewind_begins_writes_nothing": (
         Broken,

@@ -146,15 +146,18 @@ def test_an_overdue_job_is_cancelled_and_blames_nothing(pulse: FakePulse) -> Non
 
 
 def test_an_overdue_job_that_is_not_in_spark_is_waited_for(
-    pulse: FakePulse, monkeypatch: pytest.MonkeyPatch
+    pulse: FakePulse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its events must not be in two jobs at once. It is done, so nothing of it comes again."""
+    """Its events must not be in two jobs at once. It is done, so nothing of it comes again. The log
+    tells of it, for it may never end."""
     monkeypatch.setattr(watch_module, "CANCEL_EVERY_S", 0.01)
     monkeypatch.setattr(watch_module, "CANCEL_S", 0.02)
     asked, over = count(), threading.Event()
     monkeypatch.setattr(pulse, "cancel", lambda tag: over.set() if next(asked) >= 3 else None)
     watched(pulse, over.wait, overdue_s=0.01)
     assert next(asked) >= 4
+    assert "partitions 0 has run for" in caplog.text
+    assert "handler_timeout_s" in caplog.text
 
 
 def test_spark_is_gone_when_nothing_ends_and_a_job_of_no_work_does_not_either(

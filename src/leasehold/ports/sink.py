@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -45,6 +45,11 @@ class SinkBatch(Protocol):
     def lost(self) -> frozenset[str]:
         """Partitions that another instance may have by now, and those left out. Ask before the
         commit."""
+
+    def confirmed(self, partitions: Collection[str]) -> frozenset[str]:
+        """Those of them whose lease is, as its store says now, the very one that the batch began
+        with: nobody has taken or rewound it since. Raises ``SinkUnavailable`` if the store does not
+        tell."""
 
     def leave_out(self, partitions: Mapping[str, SinkUnavailable | None]) -> None:
         """Nothing of these partitions is written, whatever else is. Each with the reason, or None

@@ -31,14 +31,13 @@ def writer_of(group: Group, identity: str) -> str:
 
 
 class Fence:
-    """One for each opened sink: it remembers which rewinds it has worked under."""
+    """One for each opened sink. It remembers nothing: what a process knows of a partition may be of
+    before a rewind, and so may what it does not know yet."""
 
     def __init__(self, url: str, options: str = "") -> None:
         """``options``: what else ``leasehold rewind --sink URL`` has to be told."""
         self._sink = f"{url}{options}"
         self._url = url
-        self._rewinds: dict[tuple[str, str], int] = {}
-        """By writer and partition: the last rewind when a batch was last found to fit."""
 
     def check(
         self,
@@ -48,16 +47,17 @@ class Fence:
     ) -> dict[str, SinkMark]:
         """Refuse what the sink has already; otherwise the marks that the commit has to write.
 
-        Call it before the work, and again if the marks have changed when it is done: the marks to
-        write are those of the first call, so that a feed that is rolled back meanwhile is noticed.
+        Call it with marks that were read just before, before the work, and again if they have
+        changed when it is done: the marks to write are those of the first call, so that a feed that
+        is rolled back meanwhile is noticed.
         ``ranges``: those of the batch that are still to be written; none: all.
         """
         ranges = batch.ranges if ranges is None else ranges
-        writer = writer_of(batch.group, batch.identity)
         stale: dict[str, int | SinkUnavailable | None] = {}
+        behind_gaps: list[str] = []
         rolled_back = self._rolled_back(batch, marks)
         for each in ranges:
-            mark, key = marks.get(each.partition, NEVER), (writer, each.partition)
+            mark = marks.get(each.partition, NEVER)
             if mark.rewind > 0:
                 stale[each.partition] = SinkUnavailable(
                     f"a rewind of partition {each.partition} of {batch.group} in {self._url} is "
@@ -67,14 +67,12 @@ class Fence:
                 stale[each.partition] = rolled_back[each.partition]
             elif mark.next_sequence > each.first:
                 stale[each.partition] = mark.next_sequence
-            elif (
-                mark.next_sequence < each.first
-                and self._rewinds.get(key, mark.rewind) != mark.rewind
-            ):
-                # Dead letters leave gaps, and so would this; but it is of before the rewind.
-                stale[each.partition] = None
-            else:
-                self._rewinds[key] = mark.rewind
+            elif mark.next_sequence < each.first and mark.rewind:
+                behind_gaps.append(each.partition)
+        # Dead letters leave gaps, and so would a batch of before the last rewind. A rewind moves
+        # the lease before it writes the mark: if the lease is still the same, the batch came after.
+        if behind_gaps:
+            stale |= dict.fromkeys(set(behind_gaps) - batch.confirmed(behind_gaps), None)
         if stale:
             log.info("%s: %s is elsewhere: %s", batch.instance, self._url, stale)
             raise StaleBatch(f"{self._url} has some already, or was rewound", stale)

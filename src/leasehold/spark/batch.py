@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ class SparkBatch:
     """Which feed of that name: one that was recreated is another."""
     ranges: tuple[Range, ...]
     _held: Callable[[str], bool] = field(repr=False)
+    _confirm: Callable[[Collection[str]], frozenset[str]] = field(default=frozenset, repr=False)
     _source: Source | None = field(default=None, repr=False)
     _history: History | None = field(default=None, repr=False)
     """Of the feed as it is now; None: nobody will notice that it was rolled back."""
@@ -56,6 +57,12 @@ class SparkBatch:
         not take effect. Ask before you write, and leave them out."""
         found = (each.partition for each in self.ranges if not self._held(each.partition))
         return frozenset(found) | self._left_out.keys()
+
+    def confirmed(self, partitions: Collection[str]) -> frozenset[str]:
+        """Those of them whose lease is, as its store says now, the very one that this batch began
+        with: nobody has taken or rewound it since. Raises ``SinkUnavailable`` if the store does not
+        tell."""
+        return self._confirm(partitions)
 
     def leave_out(self, partitions: Mapping[str, SinkUnavailable | None]) -> None:
         """Whatever else is written of this batch, nothing of these partitions is: their events come

@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol, Unpack, runtime_checkable
@@ -252,10 +252,6 @@ class SparkProcessor(Processor):
             held=self._host.workers,
         )
 
-    def _held(self, partition: str) -> bool:
-        pump = self._host.workers.get(partition)
-        return isinstance(pump, Pump) and pump.held
-
     def _wants(self, partition: str) -> bool:
         """Whether it still wants the job that it waits for, rather than to let its lease go."""
         pump = self._host.workers.get(partition)
@@ -308,15 +304,38 @@ class SparkProcessor(Processor):
         return batch._left_out
 
     def _batch(self, job: SparkJob, source: Source) -> SparkBatch:
+        # Those that wait for it now: a job that outlives them must not be taken for that of the
+        # next ones, which this instance may begin with the same partitions.
+        workers = {each.partition: self._host.workers.get(each.partition) for each in job.ranges}
+        pumps = {name: pump for name, pump in workers.items() if isinstance(pump, Pump)}
         return SparkBatch(
             group=self.group,
             instance=self.instance,
             identity=self._identity,
             ranges=job.ranges,
-            _held=self._held,
+            _held=lambda partition: partition in pumps and pumps[partition].held,
+            _confirm=lambda some: self._confirmed({p: pumps[p] for p in some if p in pumps}),
             _source=source,
             _history=self._history,
         )
+
+    def _confirmed(self, pumps: Mapping[str, Pump]) -> frozenset[str]:
+        """In the thread of a job: whose leases are still theirs, by a look at the store."""
+        assert self._loop is not None
+        look = self._store.snapshot(self.group)
+        limit_s = self._pace.request_timeout_s
+        asked = asyncio.run_coroutine_threadsafe(within(self._clock, limit_s, look), self._loop)
+        try:
+            leases = asked.result(2 * limit_s).leases
+        except Exception as error:
+            asked.cancel()
+            raise SinkUnavailable(
+                f"whether the leases of {', '.join(sorted(pumps))} are still held is not known: "
+                f"{error or type(error).__name__}"
+            ) from error
+        now = {(each.partition, each.owner, each.epoch) for each in leases}
+        mine = {name: pump.hold.lease for name, pump in pumps.items()}
+        return frozenset(p for p, each in mine.items() if (p, each.owner, each.epoch) in now)
 
     def _require_same_feed(self) -> None:
         """Ranges are numbers: in a feed that was recreated, other events have them."""

@@ -7,6 +7,7 @@ A job's time begins when it does: what it waited for behind others is not its ow
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from leasehold.ports import Clock
 from leasehold.processor.handlers import NotHandled
 from leasehold.spark.jobs import LOOK_S, Overdue, SparkGone, SparkJob, Void
 
+log = logging.getLogger("leasehold.spark")
 CANCEL_S = 30.0
 """How long a cancelled job may take to end."""
 CANCEL_EVERY_S = 1.0
@@ -67,6 +69,7 @@ class Watch:
         began = self._clock.monotonic()
         end_at, ask_at = began + self._limit_s, began + self._stall_s
         overdue_at, overdue = began + job.overdue_s, False
+        say_at = overdue_at + CANCEL_S
         beat: asyncio.Future[None] | None = None
         seen: Mapping[int, int] = {}
         while not await self._done(running, min(end_at, ask_at) - self._clock.monotonic()):
@@ -86,6 +89,9 @@ class Watch:
                 # or its events would be in two jobs at once.
                 overdue, overdue_at = True, now + CANCEL_EVERY_S
                 await self._ask(lambda: self._pulse.cancel(job.tag))
+            if now >= say_at:
+                say_at = now + (now - began)  # less and less often
+                self._say_it_hangs(job, now - began)
             if now < ask_at:
                 continue
             progress = await self._ask(self._pulse.progress) or {}
@@ -125,6 +131,16 @@ class Watch:
             raise
         except Exception as failed:
             raise error from failed
+
+    def _say_it_hangs(self, job: SparkJob, seconds: float) -> None:
+        partitions = ", ".join(each.partition for each in job.ranges)
+        log.warning(
+            "a job of partitions %s has run for %.0f s and does not end although it was cancelled "
+            "in Spark: its on_batch waits for something else. Until it ends, these partitions "
+            "stand still; with handler_timeout_s, this instance would stop and let them go",
+            partitions,
+            seconds,
+        )
 
     def _give_up(self, why: str) -> None:
         gone = SparkGone(why)

@@ -15,7 +15,7 @@ from random import Random
 from leasehold.core.ranges import Range
 from leasehold.errors import SinkUnavailable, StaleBatch
 from leasehold.testing.number_line import EVENTS, PARTITIONS
-from leasehold.testing.sink_world import Crash, Job, RewindJob, SinkUnderTest, World
+from leasehold.testing.sink_world import Crash, Job, RewindJob, SinkUnderTest, World, run
 
 Check = Callable[[World], None]
 
@@ -66,9 +66,7 @@ def of_a_batch_that_is_there_in_part_nothing_is_written(world: World) -> None:
 @check
 def a_gap_is_no_error_because_dead_letters_and_retention_leave_some(world: World) -> None:
     world.write("one", "i1", {"0": 5})
-    batch = world.batch("one", "i1", [Range(partition="0", first=6, end=8)])
-    rows = world.reader("one").rows(batch.ranges[0])
-    world.sink("i1").write(world.under_test.frame(rows), batch)
+    _behind_a_gap(world, Range(partition="0", first=6, end=8))
     found = sorted(row["sequence"] for row in world.under_test.rows())
     assert found == [0, 1, 2, 3, 4, 6, 7]
 
@@ -248,6 +246,57 @@ def a_write_under_way_while_its_sink_is_rewound_writes_nothing(world: World) -> 
 
 
 @check
+def a_batch_of_before_a_rewind_leaves_no_gap_however_new_its_process_is(world: World) -> None:
+    """It has its lease from before, has written nothing yet, and has not heard of the rewind."""
+
+    def rewound() -> None:
+        world.rewind("one", 5, PARTITIONS)
+
+    for _ in range(2):
+        for _ in range(4):
+            world.write("one", "i1", BOTH)
+        world.sinks.clear()
+        world.write("one", "i1", BOTH, Job(before_write=rewound))
+        world.check()
+        assert world.reader("one").streams["0"].done == 5
+    world.finish()
+
+
+@check
+def a_batch_of_before_a_rewind_leaves_no_gap_although_its_process_has_written_since(
+    world: World,
+) -> None:
+    def rewound() -> None:
+        world.rewind("one", 0, PARTITIONS)
+        world.write("one", "i1", BOTH)
+
+    for job in (Job(after_job=rewound), Job(before_commit=rewound)):
+        for _ in range(4):
+            world.write("one", "i1", BOTH)
+        world.write("one", "i1", BOTH, job)
+        world.check()
+        assert world.reader("one").streams["0"].done == 5
+    world.finish()
+
+
+@check
+def a_gap_is_no_error_after_a_rewind_and_not_after_one_that_was_cancelled_either(
+    world: World,
+) -> None:
+    for _ in range(2):
+        world.write("one", "i1", {"0": 5})
+    world.rewind("one", 5, ["0"])
+    _behind_a_gap(world, Range(partition="0", first=6, end=8))
+    reader = world.reader("one")
+    rewind = world.under_test.open().rewinding(reader.group, reader.feed.identity)
+    rewind.begin(["0"])
+    rewind.cancel(["0"])
+    _behind_a_gap(world, Range(partition="0", first=9, end=11))
+    found = sorted(row["sequence"] for row in world.under_test.rows())
+    assert found == [0, 1, 2, 3, 4, 6, 7, 9, 10]
+
+
+@check
 def a_write_under_way_while_a_rewind_begins_writes_nothing(world: World) -> None:
     def begins() -> None:
         with suppress(Crash):
@@ -318,8 +367,9 @@ def _walk(world: World, chance: Random, name: str) -> None:
         match chance.choice(["write", "write", "write", "rewind", "roll back", "restart"]):
             case "write":
                 lost = [chance.random() < 0.5 for _ in range(chance.choice([0, 0, 2]))]
-                at = chance.choice([{"after_job": meanwhile}, {"before_commit": meanwhile}])
-                job = Job(lost=lost, at_commit=fault, **at)
+                at = chance.choice(["before_write", "after_job", "before_commit"])
+                job = Job(lost=lost, at_commit=fault)
+                setattr(job, at, meanwhile)
                 _attempt(world, name, chance.choice(["i1", "i2"]), sizes(), job)
             case "rewind" if written():
                 stage = chance.choice(["begin", "finish"])
@@ -353,6 +403,13 @@ def _refused(world: World, instance: str, *ranges: Range) -> StaleBatch:
     except StaleBatch as stale:
         return stale
     raise AssertionError(f"{ranges} was written although some of it is there")
+
+
+def _behind_a_gap(world: World, wanted: Range) -> None:
+    reader = world.reader("one")
+    run(reader.store.acquire([reader.leases()[wanted.partition]], "i1", 60.0))
+    batch = world.batch("one", "i1", [wanted])
+    world.sink("i1").write(world.under_test.frame(reader.rows(wanted)), batch)
 
 
 def _unavailable(world: World) -> SinkUnavailable:

@@ -8,7 +8,7 @@ to know of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -70,6 +70,13 @@ class ScriptedBatch:
     asked: list[bool] = field(default_factory=list)
     left_out: dict[str, SinkUnavailable | None] = field(default_factory=dict)
     when_asked: Callable[[], None] = lambda: None
+    leases: Mapping[str, Lease]
+    """Those that it began with."""
+    leases_now: Callable[[], Mapping[str, Lease]]
+
+    def confirmed(self, partitions: Collection[str]) -> frozenset[str]:
+        now = self.leases_now()
+        return frozenset(p for p in partitions if _whose(now[p]) == _whose(self.leases[p]))
 
     def lost(self) -> frozenset[str]:
         self.asked.append(True)
@@ -175,6 +182,8 @@ class Job:
     """What happens around one write."""
 
     lost: list[bool] = field(default_factory=list)
+    before_write: Callable[[], None] = lambda: None
+    """When the leases are taken, and the sink has not been asked for anything yet."""
     after_job: Callable[[], None] = lambda: None
     """When the sink asks whether its leases are held."""
     before_commit: Callable[[], None] = lambda: None
@@ -214,9 +223,19 @@ class World:
             self.readers[key] = SinkReader(NumberLine(f"feed{self.generation}"), name)
         return self.readers[key]
 
-    def batch(self, name: str, instance: str, ranges: Sequence[Range], **more: Any) -> Any:
+    def batch(
+        self,
+        name: str,
+        instance: str,
+        ranges: Sequence[Range],
+        leases: Mapping[str, Lease] | None = None,
+        **more: Any,
+    ) -> Any:
+        """``leases``: those that it begins with; none: as they are now."""
         reader = self.reader(name)
         return ScriptedBatch(
+            leases=leases or reader.leases(),
+            leases_now=reader.leases,
             group=reader.group,
             instance=instance,
             identity=reader.feed.identity,
@@ -226,12 +245,17 @@ class World:
         )
 
     def write_once(
-        self, name: str, instance: str, ranges: Sequence[Range], job: Job
+        self,
+        name: str,
+        instance: str,
+        ranges: Sequence[Range],
+        job: Job,
+        leases: Mapping[str, Lease] | None = None,
     ) -> Mapping[str, SinkUnavailable | None]:
         """One call of ``Sink.write``; what was left out of it."""
         reader = self.reader(name)
         after, job.after_job = job.after_job, lambda: None
-        batch = self.batch(name, instance, ranges, answers=job.lost, when_asked=after)
+        batch = self.batch(name, instance, ranges, leases, answers=job.lost, when_asked=after)
 
         def around(commit: Commit) -> None:
             assert batch.asked, "a sink asks batch.lost() before it commits"
@@ -265,9 +289,11 @@ class World:
         ]
         ends = {each.partition: each.end for each in left}
         refused: list[SinkUnavailable] = []
+        mine = {each.partition: each for each in leases}
+        job.before_write()
         while left:
             try:
-                for partition, why in self.write_once(name, instance, left, job).items():
+                for partition, why in self.write_once(name, instance, left, job, mine).items():
                     ends.pop(partition, None)
                     if why is not None:
                         refused.append(why)
@@ -384,6 +410,10 @@ class _Staged:
         if name in ("finish", "cancel"):
             self.stage = "finish"
         return getattr(self._sink, name)
+
+
+def _whose(lease: Lease) -> tuple[str | None, int]:
+    return lease.owner, lease.epoch
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:

@@ -29,6 +29,7 @@ from leasehold.sinks import Fence
 from leasehold.spark import DeltaSink
 from leasehold.spark.delta.rewind import DeltaRewind
 from leasehold.testing.check_sink import CHECKS
+from leasehold.testing.sink_world import ScriptedBatch
 
 pytestmark = pytest.mark.takes_s(45)
 
@@ -51,6 +52,7 @@ class Sink(RuleBasedStateMachine):
         sizes=sizes,
         lost=st.just([]) | st.lists(st.booleans(), max_size=3),
         after=st.just("nothing") | st.sampled_from(AFTER_JOB),
+        late=st.booleans(),
         at_commit=faults,
         to=st.integers(0, 20),
     )
@@ -62,11 +64,14 @@ class Sink(RuleBasedStateMachine):
         sizes: dict[str, int],
         lost: list[bool],
         after: str,
+        late: bool,
         at_commit: str,
         to: int,
     ) -> None:
+        """``late``: what happens meanwhile happens before the sink is asked for anything."""
+
         def between() -> None:
-            match after:
+            match after if self.world.exists else "nothing":
                 case "crash":
                     raise Crash
                 case "read":
@@ -82,7 +87,8 @@ class Sink(RuleBasedStateMachine):
                 case "rewind":
                     self.world.rewind(group, to, PARTITIONS, RewindJob())
 
-        job = Job(lost=lost, after_job=between, at_commit=at_commit)
+        job = Job(lost=lost, at_commit=at_commit)
+        setattr(job, "before_write" if late else "after_job", between)
         self.attempt(group, instance, sizes, job)
 
     def attempt(self, group: str, instance: str, sizes: dict[str, int], job: Job) -> None:
@@ -211,6 +217,11 @@ BROKEN: dict[str, tuple[Any, str, Any]] = {
     "a rewind takes all rows of the partition": (DeltaRewind, "_ours", lambda *_: "TRUE"),
     "a rewind is finished twice": (DeltaRewind, "_under_way", lambda *_: True),
     "a rollback is not noticed": (Fence, "_rolled_back", lambda *_: {}),
+    "what was before a rewind leaves a gap": (
+        ScriptedBatch,
+        "confirmed",
+        lambda _, partitions: frozenset(partitions),
+    ),
     "a rewind ends in what the feed has lost": (
         RewindWithSink,
         "_kept",
