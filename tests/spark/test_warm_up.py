@@ -17,6 +17,7 @@ class Connect:
     """A session that knows which tags each thread has."""
 
     def __init__(self) -> None:
+        self.conf: dict[str, str] = {}
         self._tags = threading.local()
         self.cancelled: list[str] = []
         self.heard = threading.Event()

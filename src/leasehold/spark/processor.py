@@ -206,11 +206,12 @@ class SparkProcessor(Processor):
         cancelling.add_done_callback(forget)
 
     def _warm_up(self) -> None:
-        """Once for each session. If it fails, the first job will tell."""
+        """Once for each session, a worker for each core: one that begins to load in the middle of a
+        job holds it up. If it fails, the first job will tell."""
         if self._spark in _warm:
             return
         with suppress(Exception), self._pulse.tagged(self._tag, self._warm_up_tag):
-            Source(self._spark, self._reading, [()]).df.collect()
+            Source(self._spark, self._reading, [()] * self._cores()).df.collect()
             _warm.add(self._spark)
 
     async def _handle(self, events: Any, context: Context) -> None:
