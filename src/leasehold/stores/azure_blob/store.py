@@ -20,6 +20,7 @@ from leasehold.errors import BadInput, LeaseholdError, StoreUnavailable
 from leasehold.local.azure import AzureSettings, open_client, seconds
 from leasehold.local.blob import Blob
 from leasehold.local.blob_container import BlobContainer
+from leasehold.local.outcomes import outcomes, worst
 from leasehold.ports import Renewed
 from leasehold.settings import STORE_TIMEOUT_S
 from leasehold.stores.azure_blob import layout, names
@@ -125,10 +126,11 @@ class AzureBlobStore:
             self._take("acquire", lease, Claim(owner=owner, ttl_s=ttl_s), lambda progress: progress)
             for lease in leases
         ]
-        return [lease for lease in await self._each(tries) if isinstance(lease, Lease)]
+        done = await outcomes(tries, self._timeout_s)
+        return [lease for lease in done if isinstance(lease, Lease)]
 
     async def renew(self, leases: Sequence[Lease]) -> Renewed:
-        done = await self._each(self._renew(lease) for lease in leases)
+        done = await outcomes((self._renew(lease) for lease in leases), self._timeout_s)
         return Renewed(
             kept=tuple(lease for lease in done if isinstance(lease, Lease)),
             unknown={
@@ -173,28 +175,6 @@ class AzureBlobStore:
 
     async def close(self) -> None:
         await self._blobs.close()
-
-    async def _each(self, tries: Iterable[Awaitable[R]]) -> list[R | BaseException]:
-        """The outcome of each, failures included: one bad record costs itself only, and so does one
-        that is not answered in time. Raises only if all failed."""
-        tasks = [asyncio.ensure_future(each) for each in tries]
-        try:
-            if tasks:
-                await asyncio.wait(tasks, timeout=self._timeout_s)
-        finally:
-            late = sum(task.cancel() for task in tasks)
-        unanswered = StoreUnavailable(
-            f"{late} of {len(tasks)} records gave no answer within {self._timeout_s:g} s; try "
-            "again later, or with a larger timeout_s"
-        )
-        done = [
-            unanswered if isinstance(outcome, asyncio.CancelledError) else outcome
-            for outcome in await asyncio.gather(*tasks, return_exceptions=True)
-        ]
-        failures = [each for each in done if isinstance(each, BaseException)]
-        if failures and len(failures) == len(done):
-            raise _worst(failures)
-        return done
 
     async def _create(self, verb: str, group: Group, partition: str, start: Checkpoint) -> bool:
         """False: it was there."""
@@ -445,12 +425,8 @@ async def _all(actions: Iterable[Awaitable[R]]) -> list[R]:
     """Run them all to their end, then raise what went wrong: what is to fix before what passes."""
     done = await asyncio.gather(*actions, return_exceptions=True)
     if failures := [f for f in done if isinstance(f, BaseException)]:
-        raise _worst(failures)
+        raise worst(failures)
     return [result for result in done if not isinstance(result, BaseException)]
-
-
-def _worst(failures: Sequence[BaseException]) -> BaseException:
-    return min(failures, key=lambda failure: isinstance(failure, StoreUnavailable))
 
 
 def _kept(leases: Iterable[Lease | None]) -> list[Lease]:
