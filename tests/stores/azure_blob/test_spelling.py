@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from azure.core.exceptions import ResourceExistsError
 from support.azure_wire import Wire, at, client_on, leases, store_on, take
 from support.servers import Azurite
 
+from leasehold import Hub, Processor
 from leasehold.core.model import Group
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.azure_blob import AzureBlobStore
@@ -217,6 +219,28 @@ def test_a_group_in_both_spellings_goes_on_where_a_rewind_sent_it(azurite: Azuri
         assert (await take(ours, group, "0", "ours-2")).checkpoint == at(9)
         await dotnet.blobs.close()
         await looked_before.close()
+
+    run(azurite, scenario)
+
+
+def test_a_feed_that_was_recreated_is_read_although_both_spellings_are_beyond_its_end(
+    azurite: Azurite, tmp_path: Path
+) -> None:
+    async def scenario(ours: AzureBlobStore, theirs: CaseKeeper, group: Group) -> None:
+        dotnet = await in_both(azurite, theirs, group)
+        await dotnet.claim("0", "")
+        with Hub.create(
+            tmp_path / "hub.db", name=group.feed, namespace=group.namespace, partitions=1
+        ) as hub:
+            hub.send([str(n) for n in range(10)])
+            seen: list[int] = []
+            processor = Processor(
+                hub, group=group.name, store=ours, on_event=lambda e: seen.append(e.sequence)
+            )
+            async with asyncio.timeout(60):
+                await processor.run_async(until_drained=True)
+        assert seen == list(range(10))
+        await dotnet.blobs.close()
 
     run(azurite, scenario)
 
