@@ -10,7 +10,7 @@ from support.host_world import GROUP, INTERVAL_S, Work, World
 
 from leasehold.errors import StoreUnavailable
 from leasehold.ports import Renewed
-from leasehold.processor.host import LEASES_MAX
+from leasehold.processor.renewals import LEASES_MAX
 from leasehold.settings import Timing
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing.faulty_store import Faults, FaultyStore
@@ -399,36 +399,60 @@ def test_a_feed_that_is_slow_costs_no_lease():
     run_virtual(main())
 
 
+class AllOrNone(MemoryStore):
+    """One that answers for all leases of a request or for none, or not at all."""
+
+    bad: frozenset[str] = frozenset()
+    hangs = False
+    mates: frozenset[str] = frozenset()
+    """What was ever asked for together with a bad one."""
+
+    async def renew(self, leases):
+        asked = frozenset(lease.partition for lease in leases)
+        if asked & self.bad:
+            self.mates |= asked
+            if self.hangs:
+                await asyncio.sleep(3600)
+            raise LOCKED
+        return await super().renew(leases)
+
+
+async def watch_health(world, host, seconds):
+    """How long each partition was stale, and which had expired, at any time."""
+    stale_s, expired = Counter(), set()
+    for _ in range(round(4 * seconds)):
+        await asyncio.sleep(0.25)
+        now = world.clock.monotonic()
+        stale_s.update({p: 0.25 for p, each in host.workers.items() if now >= each.hold.until})
+        expired |= {x.partition for x in world.store._snapshot(GROUP).leases if x.expired}
+    return stale_s, expired
+
+
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_record_that_fails_its_whole_request_is_found_and_costs_no_other(hangs):
+@pytest.mark.parametrize("every", [1000, 128, 30])
+def test_a_record_that_fails_its_whole_request_is_found_and_costs_no_other(hangs, every):
     """A store that answers for all or for none, or later than the host waits for it."""
 
     async def main():
-        world = World(partitions=300)
+        world = World(partitions=1000)
+        world.store = store = AllOrNone(world.clock)
         host = world.start("a", start_worker=Idle)
         await asyncio.sleep(15)
-        renew, bad = world.store.renew, min(host.workers)
-
-        async def refuse(leases):
-            if any(lease.partition == bad for lease in leases):
-                if hangs:
-                    await asyncio.sleep(3600)
-                raise LOCKED
-            return await renew(leases)
-
-        def stale():
-            now = world.clock.monotonic()
-            return [p for p, worker in host.workers.items() if now >= worker.hold.until]
-
-        world.store.renew = refuse
-        await asyncio.sleep(2.5 * TTL_S)
-        for _ in range(200):
-            await asyncio.sleep(0.1)
-            assert stale() == [bad]
+        store.hangs, store.bad = hangs, frozenset(sorted(host.workers)[::every])
+        stale_s, expired = await watch_health(world, host, 3 * TTL_S)
+        assert expired == store.bad
+        timing = world.settings
+        most_s = 1.5 * timing.balance_interval_s + timing.request_timeout_s
+        for partition in host.workers.keys() - store.bad:
+            allowed_s = hangs * (most_s - timing.fresh_s) if partition in store.mates else 0
+            assert stale_s[partition] <= allowed_s + 1e-6, partition
         later = world.start("b", start_worker=Idle)
         await asyncio.sleep(TTL_S + 10)
         offers = Counter(worker.offered_to for worker in host.workers.values())
-        assert offers["b"] >= 149, "nor is anything else held up"
+        assert offers["b"] >= 499, "nor is anything else held up"
+        assert {what for what, _ in world.reports} == {
+            f"renewing 1 of 1 leases of {GROUP}: {partition}" for partition in store.bad
+        }
         for each in (host, later):
             each.abandon()
             world.tasks[each].cancel()

@@ -17,7 +17,10 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from leasehold.errors import BadInput, MissingExtra
 
 try:
+    from azure.core.pipeline.transport import RequestsTransport
     from azure.cosmos import ContainerProxy, CosmosClient, DatabaseProxy
+    from requests import Session
+    from requests.adapters import HTTPAdapter
 except ImportError as error:
     raise MissingExtra("Azure Cosmos DB needs an extra: pip install 'leasehold[cosmos]'") from error
 
@@ -102,9 +105,12 @@ class CosmosConnection:
     """A client that counts what it sends and what that costs. It connects when it is first used,
     and again in a process that was forked."""
 
-    def __init__(self, settings: CosmosSettings, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, settings: CosmosSettings, timeout_s: float = TIMEOUT_S, *, at_once: int = 10
+    ) -> None:
+        """``at_once``: for so many requests, connections are kept."""
         self.settings = settings
-        self._timeout_s = timeout_s
+        self._timeout_s, self._at_once = timeout_s, at_once
         self.requests: Counter[str] = Counter()
         self.request_units: Counter[str] = Counter()
         """What Cosmos DB charged for them, by verb."""
@@ -132,11 +138,21 @@ class CosmosConnection:
                 retry_read=0,
                 retry_throttle_backoff_max=self._timeout_s,
                 enable_endpoint_discovery=self.settings.tls,
+                transport=self._transport(),
             )
             client = self._clients.setdefault(os.getpid(), made)
             if client is not made:  # another thread was faster
                 made.close()
         return client.get_database_client(self.settings.database)
+
+    def _transport(self) -> RequestsTransport:
+        """The client's own keeps 10 connections and makes a new one, with its TLS handshake, for
+        each request beyond."""
+        session = Session()
+        adapter = HTTPAdapter(pool_maxsize=self._at_once)
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, adapter)
+        return RequestsTransport(session=session)
 
     def counting(self, verb: str) -> Callable[[Any], None]:
         """A hook for each answer to a request of this verb, also to those that are sent again."""

@@ -12,6 +12,7 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Coroutine, Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -84,6 +85,9 @@ class PostgresTables(NamedTuple):
     locked_tries: int
     """So many requests may wait in vain for a locked row within ``timeout_s``: they share one
     connection, and others wait behind them."""
+    patient: frozenset[str] = frozenset()
+    """The verbs that wait for locked rows. However many there are, the others wait for two of them
+    at most."""
 
 
 def parse_url(url: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -141,7 +145,7 @@ class PostgresDatabase:
     async def run(self, verb: str, query: str, parameters: Mapping[str, Any]) -> Rows:
         """One statement, by its name, counted under ``verb``."""
         session = self._session()
-        await self._turn(session)
+        await self._turn(session, verb)
         try:
             if session.connection is None:
                 session.connection = await self._open()
@@ -166,10 +170,14 @@ class PostgresDatabase:
                 session.close()
             session.lock.release()
 
-    async def _turn(self, session: _Session) -> None:
+    async def _turn(self, session: _Session, verb: str) -> None:
         """Wait for the connection, but not while it fails for everybody else in turn."""
+        patient = verb in self._tables.patient
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with (
+                asyncio.timeout(self.timeout_s),
+                session.patient if patient else nullcontext(),
+            ):
                 await session.lock.acquire()
         except TimeoutError as error:
             raise StoreUnavailable(
@@ -323,6 +331,8 @@ class _Session:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
+        self.patient = asyncio.Lock()
+        """One at a time of those that others must not wait for stands in the queue for it."""
         self.connection: PostgresConnection | None = None
         self.left = False
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from math import isqrt
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 from leasehold.clock import gather_all, within
@@ -28,33 +26,20 @@ from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Checkpoint, Group, Member, Snapshot
 from leasehold.core.watch import Watched, watch
 from leasehold.errors import BadInput, InstanceReplaced, PositionGone
-from leasehold.ports import Clock, Feed, LeaseStore, Renewed
+from leasehold.ports import Clock, Feed, LeaseStore
 from leasehold.processor.offers import Offers
-from leasehold.processor.work import Hold, Report
+from leasehold.processor.renewals import LEASES_MAX, Renewals
+from leasehold.processor.work import Hold, Report, Worker
 from leasehold.settings import TIMING, Timing
 
 T = TypeVar("T")
-LEASES_MAX = 128
-"""Leases in one request: a store with a record at a time must get done within a timeout."""
 LOCATE_MAX = 32
 """Start positions that the feed is asked for at once."""
 
 
-class Worker(Protocol):
-    """What the host starts for each lease it holds; ``Pump`` is one."""
-
-    hold: Hold
-
-    def let_go(self, offered_to: str | None, reason: Reason) -> None: ...
-
-    def lose(self) -> None: ...
-
-    def wake(self) -> None: ...
-
-    async def run(self) -> Reason: ...
-
-
 class Host:
+    renewals = Renewals
+
     def __init__(
         self,
         *,
@@ -85,7 +70,7 @@ class Host:
         # and its claim.
         self._stride = 0.9 + 0.1 * crc32(incarnation.encode()) / 2**32
         self._feed, self._store, self._start = feed, store, start
-        self._start_worker, self._assign, self._weigh = start_worker, assign, weigh
+        self._start_worker, self._assign = start_worker, assign
         self._clock, self._report = clock, report
         self._tasks: dict[str, asyncio.Task[Reason]] = {}
         self._waiting: Mapping[tuple[str, int], float] = {}
@@ -93,10 +78,17 @@ class Host:
         self._watched: Watched | None = None
         self._heard_at, self._cut_off = clock.monotonic(), False
         """When the store last answered, and whether it was silent for long since the last look."""
-        self._unknown: dict[str, None] = {}
-        """Held partitions whose last renewal got no answer; those tried last are at the end."""
-        self._at_once = LEASES_MAX
-        """How many of these are renewed in one request."""
+        self._renewals = self.renewals(
+            self.group,
+            self.workers,
+            store,
+            ask=self._ask_store,
+            heartbeat=lambda: self._heartbeat(self._member()),
+            weigh=weigh,
+            clock=clock,
+            report=report,
+            settings=settings,
+        )
         self._unsettled_since: float | None = None
         self.offers = Offers()
         self._wake = asyncio.Event()
@@ -109,6 +101,12 @@ class Host:
 
     async def run(self) -> None:
         """Take part in the group until ``stop``; then pass everything on and leave."""
+        try:
+            await self._take_part()
+        finally:
+            self._renewals.close()
+
+    async def _take_part(self) -> None:
         joined = ready = False
         self._heard_at = self._clock.monotonic()  # it may have been made long ago
         while not self._drained():
@@ -151,7 +149,7 @@ class Host:
         """Whether it is a member and stays one. Other threads may ask."""
         renewed_at, now = self._renewed_at, self._clock.monotonic()
         fresh = renewed_at is not None and now - renewed_at <= self.settings.lease_ttl_s
-        return fresh and not self._unknown and self._stopping_since is None
+        return fresh and not self._renewals.unknown and self._stopping_since is None
 
     def stop(self) -> None:
         """Begin an orderly stop: finish batches in hand, checkpoint, release, leave."""
@@ -285,49 +283,7 @@ class Host:
         return snapshot
 
     async def _renew(self, *, reached: bool = True) -> None:
-        """Those without an answer the last time come last and by themselves, or they would cost the
-        others theirs. ``reached``: the store has just answered something else."""
-        holds = {p: worker.hold for p, worker in self.workers.items()}
-        self._unknown = {p: None for p in self._unknown if p in holds}
-        if not self._unknown:
-            self._at_once = LEASES_MAX
-        answered = [p for p in holds if p not in self._unknown]
-        for names, size in ((answered, LEASES_MAX), (list(self._unknown), self._at_once)):
-            for first in range(0, len(names), size):
-                some = {p: holds[p] for p in names[first : first + size]}
-                await self._renew_some(some, reached)
-
-    async def _renew_some(self, holds: Mapping[str, Hold], reached: bool) -> None:
-        """Each hold goes on by its own answer. One without an answer is neither kept nor lost: it
-        goes stale by itself."""
-        sent = self._clock.monotonic()
-        wanted = [replace(hold.lease, weight=self._weigh(p)) for p, hold in holds.items()]
-        try:
-            answer = await self._ask_store(self._store.renew(wanted))
-        except Exception as error:
-            if len(holds) > 1 or not reached:
-                others = {p: None for p in self._unknown if p not in holds}
-                self._unknown = others | dict.fromkeys(holds)
-                if reached:  # so it is one of these that the store does not answer for
-                    self._at_once = min(self._at_once, isqrt(len(holds)))
-                raise
-            answer = Renewed(kept=(), unknown=dict.fromkeys(holds, error))
-        kept = {lease.partition for lease in answer.kept}
-        for partition, hold in holds.items():
-            worker = self.workers.get(partition)
-            if worker is None or worker.hold is not hold:
-                continue  # it ended meanwhile
-            if partition in kept:
-                hold.until = self._until(sent)
-                if partition in self._unknown:
-                    worker.wake()
-            elif partition not in answer.unknown:
-                worker.lose()
-        if news := [p for p in answer.unknown if p not in self._unknown]:
-            what = f"renewing {len(news)} of {len(holds)} leases of {self.group}: {', '.join(news)}"
-            self._report(what, answer.unknown[news[0]])
-        others = {p: None for p in self._unknown if p not in holds}
-        self._unknown = others | dict.fromkeys(answer.unknown)
+        await self._renewals.renew(reached=reached)
 
     async def _follow(self, todo: Plan) -> None:
         self._waiting, self._met = todo.waiting, todo.members

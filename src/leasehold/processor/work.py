@@ -29,6 +29,20 @@ class Hold:
     """Its former owner died or was overruled, maybe because of the batch at the checkpoint."""
 
 
+class Worker(Protocol):
+    """What the host starts for each lease it holds; ``Pump`` is one."""
+
+    hold: Hold
+
+    def let_go(self, offered_to: str | None, reason: Reason) -> None: ...
+
+    def lose(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+    async def run(self) -> Reason: ...
+
+
 class Work(Protocol):
     """What is done with the events of one partition: the user's code and what surrounds it."""
 

@@ -22,6 +22,7 @@ from leasehold.errors import StoreUnavailable
 from leasehold.ports import Batch, LeaseStore, Renewed
 from leasehold.processor.host import Host
 from leasehold.processor.pump import Pump
+from leasehold.processor.renewals import Renewals
 from leasehold.processor.work import Hold
 from leasehold.settings import Pace, Retry, Timing
 from leasehold.testing.sim_time import SimClock
@@ -98,10 +99,13 @@ class Impatient(Host):
         return await super()._look()
 
 
+class Lumped(Renewals):
+    def _ask_apart(self, holds: Mapping[str, Hold]) -> None:
+        """They are asked for together again."""
+
+
 class Lumper(Host):
-    async def _renew(self, *, reached: bool = True) -> None:
-        self._unknown = {}  # whatever failed the last time is asked for among the others again
-        await super()._renew(reached=reached)
+    renewals = Lumped
 
 
 class Forgiver(Host):

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,7 +14,9 @@ from azure.core.exceptions import ResourceExistsError
 from support.azure_wire import Wire, at, client_on, leases, store_on, take
 from support.servers import Azurite
 
+from leasehold import Hub, Processor
 from leasehold.core.model import Group
+from leasehold.errors import StoreUnavailable
 from leasehold.stores.azure_blob import AzureBlobStore
 from leasehold.stores.azure_blob.names import fold
 from leasehold.testing.check_lease_store import EARLIEST
@@ -181,6 +184,88 @@ def test_whoever_is_alive_in_the_other_spelling_is_not_robbed(azurite: Azurite) 
         await dotnet.claim("0", "")
         mine = await take(ours, group, "0", "ours-1")
         assert mine.checkpoint == at(9)
+        await dotnet.blobs.close()
+
+    run(azurite, scenario)
+
+
+async def in_both(azurite: Azurite, theirs: CaseKeeper, group: Group) -> CaseKeeper:
+    """Java is at 80 and .NET, which is alive, at 100."""
+    dotnet = CaseKeeper(azurite, fold(group), keys=LOWER)
+    await theirs.claim("0", "")
+    await theirs.checkpoint("0", last=79)
+    await dotnet.claim("0", "dotnet-1")
+    await dotnet.checkpoint("0", last=99)
+    return dotnet
+
+
+def test_a_group_in_both_spellings_goes_on_where_a_rewind_sent_it(azurite: Azurite) -> None:
+    async def scenario(ours: AzureBlobStore, theirs: CaseKeeper, group: Group) -> None:
+        dotnet = await in_both(azurite, theirs, group)
+        looked_before = store_on(azurite, CONTAINER)
+        seen = (await leases(looked_before, group))["0"]
+        assert seen.checkpoint == at(100)
+        assert await ours.rewind([replace((await leases(ours, group))["0"], checkpoint=at(5))])
+        for kind in (theirs, dotnet):
+            found = await kind.metadata("checkpoint", "0")
+            assert (found["sequencenumber"], found["offset"]) == ("4", "500")
+            assert (await kind.metadata("ownership", "0")).get("ownerid", "") == "", "not robbed"
+        now = (await leases(ours, group))["0"]
+        assert (now.checkpoint, now.owner) == (at(5), None)
+        (mine,) = await looked_before.acquire([now], "ours-1", 10.0)
+        assert mine.checkpoint == at(5), "whatever was seen there before"
+        await looked_before.release([mine])
+        await dotnet.checkpoint("0", last=8)  # it went on from there
+        assert (await take(ours, group, "0", "ours-2")).checkpoint == at(9)
+        await dotnet.blobs.close()
+        await looked_before.close()
+
+    run(azurite, scenario)
+
+
+def test_a_feed_that_was_recreated_is_read_although_both_spellings_are_beyond_its_end(
+    azurite: Azurite, tmp_path: Path
+) -> None:
+    async def scenario(ours: AzureBlobStore, theirs: CaseKeeper, group: Group) -> None:
+        dotnet = await in_both(azurite, theirs, group)
+        await dotnet.claim("0", "")
+        with Hub.create(
+            tmp_path / "hub.db", name=group.feed, namespace=group.namespace, partitions=1
+        ) as hub:
+            hub.send([str(n) for n in range(10)])
+            seen: list[int] = []
+            processor = Processor(
+                hub, group=group.name, store=ours, on_event=lambda e: seen.append(e.sequence)
+            )
+            async with asyncio.timeout(60):
+                await processor.run_async(until_drained=True)
+        assert seen == list(range(10))
+        await dotnet.blobs.close()
+
+    run(azurite, scenario)
+
+
+@pytest.mark.parametrize("fate", ["before", "after"])
+@pytest.mark.parametrize("nth", range(7))
+def test_a_rewind_of_both_spellings_that_is_cut_short_can_be_repeated(
+    azurite: Azurite, nth: int, fate: str
+) -> None:
+    async def scenario(ours: AzureBlobStore, theirs: CaseKeeper, group: Group) -> None:
+        dotnet = await in_both(azurite, theirs, group)
+        wire = Wire()
+        dying = store_on(azurite, CONTAINER, wire)
+        lease = replace((await leases(dying, group))["0"], checkpoint=at(5))
+        dies_at = wire.sent + nth
+        wire.fail = lambda n: None if n < dies_at else fate if n == dies_at else "before"
+        done: list[Any] = []
+        with suppress(StoreUnavailable):
+            done += await dying.rewind([lease])
+        seen = (await leases(ours, group))["0"]
+        assert seen.checkpoint in ([at(5)] if done else [at(5), at(80), at(100)])
+        if seen.checkpoint != at(5):
+            assert await ours.rewind([replace(seen, checkpoint=at(5))])
+        assert (await take(ours, group, "0", "ours-1")).checkpoint == at(5)
+        await dying.close()
         await dotnet.blobs.close()
 
     run(azurite, scenario)

@@ -1,6 +1,6 @@
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -87,6 +87,39 @@ def test_azure_blob_where_a_java_processor_was_first(
         under = [name async for name in theirs.list_blob_names(name_starts_with=root.lower())]
         await theirs.close()
         assert all("/leasehold/member/" in name for name in under)
+
+    asyncio.run(main())
+
+
+class BothSpellings(AzureBlobStore):
+    """Whose checkpoints stock processors write in small letters, too, and never take back."""
+
+    async def checkpoint(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        kept = await super().checkpoint(leases)
+        for lease in kept:
+            name = azure_names.checkpoint_name("", lease.group, lease.partition)
+            said = {"offset": "7", "sequencenumber": str(lease.checkpoint.next_sequence - 1)}
+            await self._blobs.make("stock", name, said, over=True)
+        return kept
+
+
+@pytest.mark.parametrize("rule", CHECKS, ids=lambda rule: rule.__name__)
+def test_azure_blob_where_checkpoints_are_in_both_spellings(
+    rule: Check, url: str, azurite: Azurite
+) -> None:
+    group = Group(namespace="Homes.local", feed="Sensors", name=f"$G-{uuid4().hex[:12]}")
+
+    async def open_store() -> LeaseStore:
+        return BothSpellings.from_url(url)
+
+    async def main() -> None:
+        theirs = client_on(azurite, CONTAINER, Wire())
+        with suppress(ResourceExistsError):
+            await theirs.create_container()
+        name = f"{group.namespace}/{group.feed}/{group.name}/ownership/java"
+        await theirs.upload_blob(name, b"", metadata={"ownerid": "java-1"})
+        await theirs.close()
+        await rule(open_store, group)
 
     asyncio.run(main())
 

@@ -463,6 +463,26 @@ def test_a_locked_row_costs_itself_only(url: str, admin: psycopg.Connection) -> 
     asyncio.run(scene())
 
 
+def test_requests_that_wait_for_locked_rows_keep_no_renewal_waiting(
+    url: str, admin: psycopg.Connection
+) -> None:
+    async def scene() -> None:
+        store = PostgresStore.from_url(url)
+        held = await _held(store, *"0123456789abcdef")
+        with admin.transaction():
+            admin.execute(f"SELECT 1 FROM {_table(url, 'leases')} FOR UPDATE")  # type: ignore[arg-type]
+            waiting = [asyncio.ensure_future(store.checkpoint([lease])) for lease in held]
+            await asyncio.sleep(0)
+            assert set((await store.renew(held)).unknown) == set("0123456789abcdef")
+            over = sum(each.done() for each in waiting)
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert over <= 4, "two before each of its statements"
+        assert [isinstance(each, StoreUnavailable) for each in answers].count(True) <= over + 1
+        await store.close()
+
+    asyncio.run(scene())
+
+
 def _refusal(url: str, **settings: object) -> str:
     async def use() -> None:
         store = PostgresStore.from_url(url, **settings)

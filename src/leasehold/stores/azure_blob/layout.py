@@ -74,6 +74,9 @@ class StoredProgress:
         kept = {key: value for key, value in self.kept.items() if key not in POSITION}
         return replace(self, checkpoint=position, attempts=0, kept=kept)
 
+    def is_ahead_of(self, position: Checkpoint) -> bool:
+        return self.children is None and self.checkpoint.next_sequence > position.next_sequence
+
     def held_by(self, lease: Lease) -> bool:
         mine = (self.holder, self.epoch) == (lease.owner, lease.epoch)
         return self.ours and mine and lease.owner is not None
@@ -125,9 +128,9 @@ def real_names(prefix: str, blob: Blob) -> tuple[Group, str] | None:
 
 def further(progress: StoredProgress, other: StoredProgress | None) -> StoredProgress:
     """At the other's position, if that is ahead. The same group was there, under another name."""
-    if other is None or other.children is not None or progress.children is not None:
+    if other is None or progress.children is not None:
         return progress
-    if other.checkpoint.next_sequence <= progress.checkpoint.next_sequence:
+    if not other.is_ahead_of(progress.checkpoint):
         return progress
     return replace(
         progress, checkpoint=other.checkpoint, attempts=other.attempts, advanced=other.advanced

@@ -20,6 +20,7 @@ from leasehold.errors import BadInput, LeaseholdError, StoreUnavailable
 from leasehold.local.azure import AzureSettings, open_client, seconds
 from leasehold.local.blob import Blob
 from leasehold.local.blob_container import BlobContainer
+from leasehold.local.outcomes import outcomes, worst
 from leasehold.ports import Renewed
 from leasehold.settings import STORE_TIMEOUT_S
 from leasehold.stores.azure_blob import layout, names
@@ -121,14 +122,12 @@ class AzureBlobStore:
     async def acquire(self, leases: Sequence[Lease], owner: str, ttl_s: float) -> Sequence[Lease]:
         if not owner:
             raise BadInput("an owner needs a name: in this layout an empty one means released")
-        tries = [
-            self._take("acquire", lease, Claim(owner=owner, ttl_s=ttl_s), lambda progress: progress)
-            for lease in leases
-        ]
-        return [lease for lease in await self._each(tries) if isinstance(lease, Lease)]
+        tries = [self._take("acquire", lease, Claim(owner=owner, ttl_s=ttl_s)) for lease in leases]
+        done = await outcomes(tries, self._timeout_s)
+        return [lease for lease in done if isinstance(lease, Lease)]
 
     async def renew(self, leases: Sequence[Lease]) -> Renewed:
-        done = await self._each(self._renew(lease) for lease in leases)
+        done = await outcomes((self._renew(lease) for lease in leases), self._timeout_s)
         return Renewed(
             kept=tuple(lease for lease in done if isinstance(lease, Lease)),
             unknown={
@@ -145,12 +144,9 @@ class AzureBlobStore:
         return _kept(await _all(self._checkpoint(lease) for lease in leases))
 
     async def rewind(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        def back(to: Checkpoint) -> Callable[[StoredProgress], StoredProgress]:
-            return lambda progress: progress.sent_to(to)
-
         return _kept(
             await _all(
-                self._take("rewind", lease, Claim(ttl_s=lease.ttl_s), back(lease.checkpoint))
+                self._take("rewind", lease, Claim(ttl_s=lease.ttl_s), to=lease.checkpoint)
                 for lease in leases
             )
         )
@@ -174,34 +170,11 @@ class AzureBlobStore:
     async def close(self) -> None:
         await self._blobs.close()
 
-    async def _each(self, tries: Iterable[Awaitable[R]]) -> list[R | BaseException]:
-        """The outcome of each, failures included: one bad record costs itself only, and so does one
-        that is not answered in time. Raises only if all failed."""
-        tasks = [asyncio.ensure_future(each) for each in tries]
-        try:
-            if tasks:
-                await asyncio.wait(tasks, timeout=self._timeout_s)
-        finally:
-            late = sum(task.cancel() for task in tasks)
-        unanswered = StoreUnavailable(
-            f"{late} of {len(tasks)} records gave no answer within {self._timeout_s:g} s; try "
-            "again later, or with a larger timeout_s"
-        )
-        done = [
-            unanswered if isinstance(outcome, asyncio.CancelledError) else outcome
-            for outcome in await asyncio.gather(*tasks, return_exceptions=True)
-        ]
-        failures = [each for each in done if isinstance(each, BaseException)]
-        if failures and len(failures) == len(done):
-            raise _worst(failures)
-        return done
-
     async def _create(self, verb: str, group: Group, partition: str, start: Checkpoint) -> bool:
         """False: it was there."""
         name = self._view.checkpoint_name(group, partition)
-        progress = layout.further(
-            StoredProgress(checkpoint=start), self._view.other(group, partition)
-        )
+        other = await self._view.other(verb, group, partition)
+        progress = layout.further(StoredProgress(checkpoint=start), other)
         metadata = layout.write_progress(group, partition, progress)
         if await self._blobs.make(verb, name, metadata) is None:
             await self._check_existing(verb, name, partition, metadata)
@@ -231,13 +204,10 @@ class AzureBlobStore:
                 return
 
     async def _take(
-        self,
-        verb: str,
-        lease: Lease,
-        claim: Claim,
-        edit: Callable[[StoredProgress], StoredProgress],
+        self, verb: str, lease: Lease, claim: Claim, to: Checkpoint | None = None
     ) -> Lease | None:
-        """Change hands: win the ownership blob, then fence by touching the checkpoint blob."""
+        """Change hands: win the ownership blob, then fence by touching the checkpoint blob, which
+        stays where it is or is sent ``to`` a position."""
         await self._view.find(verb, lease.group)
         before = await self._claim_at_version(verb, lease)
         if lease.version and before is None:
@@ -249,7 +219,6 @@ class AzureBlobStore:
         progress = layout.read_progress(point) if point is not None else None
         if point is None or progress is None or progress.children is not None:
             return None
-        other = self._view.other(lease.group, lease.partition)
         old = layout.read_claim(before) if before is not None else None
         epoch = layout.next_epoch(old, progress, (before or point).date_s)
         if old is not None:
@@ -260,9 +229,8 @@ class AzureBlobStore:
             return None
         touched = None
         try:
-            touched = await self._touch(
-                verb, lease, claim, point, lambda now: edit(layout.further(now, other))
-            )
+            edit = await self._edit_of(verb, lease, claim, to)
+            touched = await self._touch(verb, lease, claim, point, edit)
         finally:
             if touched is None:  # or it would stay owned and unread until it expires
                 with suppress(LeaseholdError):
@@ -270,6 +238,37 @@ class AzureBlobStore:
         if touched is None:
             return None
         return lease_of(lease.group, lease.partition, touched, claim, won)
+
+    async def _edit_of(
+        self, verb: str, lease: Lease, claim: Claim, to: Checkpoint | None
+    ) -> Callable[[StoredProgress], StoredProgress]:
+        other = await self._view.other(verb, lease.group, lease.partition)
+        if to is None:
+            return lambda now: layout.further(now, other)
+        if other is not None and other.is_ahead_of(to):
+            await self._send_other(verb, lease, claim.epoch, to)
+        return lambda now: now.sent_to(to)
+
+    async def _send_other(self, verb: str, lease: Lease, epoch: int, to: Checkpoint) -> None:
+        """Take the other spelling back as well, or the group would go on where that is. It comes
+        first: if this is cut short, our own blob is where it was, and the rewind can be repeated.
+        And whoever reads there must not write its old position again."""
+        group, partition = lease.group, lease.partition
+
+        def unowned(blob: Blob) -> dict[str, str]:
+            claim = layout.read_claim(blob)
+            claim = replace(claim, owner=None, epoch=max(claim.epoch, epoch))
+            return layout.write_claim(group, partition, claim)
+
+        def sent(blob: Blob) -> dict[str, str] | None:
+            progress = layout.read_progress(blob)
+            if progress is None or not progress.is_ahead_of(to):
+                return None
+            progress = replace(progress, holder=None, epoch=max(progress.epoch, epoch))
+            return layout.write_progress(group, partition, progress.sent_to(to))
+
+        await self._rewrite(verb, self._view.other_ownership_name(group, partition), unowned)
+        await self._rewrite(verb, self._view.other_checkpoint_name(group, partition), sent)
 
     async def _claim_at_version(self, verb: str, lease: Lease) -> Blob | None:
         """The ownership blob as the lease was seen; None: changed since, or none then."""
@@ -445,12 +444,8 @@ async def _all(actions: Iterable[Awaitable[R]]) -> list[R]:
     """Run them all to their end, then raise what went wrong: what is to fix before what passes."""
     done = await asyncio.gather(*actions, return_exceptions=True)
     if failures := [f for f in done if isinstance(f, BaseException)]:
-        raise _worst(failures)
+        raise worst(failures)
     return [result for result in done if not isinstance(result, BaseException)]
-
-
-def _worst(failures: Sequence[BaseException]) -> BaseException:
-    return min(failures, key=lambda failure: isinstance(failure, StoreUnavailable))
 
 
 def _kept(leases: Iterable[Lease | None]) -> list[Lease]:

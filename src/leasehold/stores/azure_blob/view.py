@@ -44,13 +44,23 @@ class View:
     def checkpoint_name(self, group: Group, partition: str) -> str:
         return self._name(names.checkpoint_name, group, partition)
 
-    def other(self, group: Group, partition: str) -> StoredProgress | None:
-        """What the blob in small letters says of a partition whose blobs keep their case."""
-        name = names.checkpoint_name(self._prefix, group, partition)
-        blob = self._blobs.seen.get(name)
-        if blob is None or name == self.checkpoint_name(group, partition):
+    def is_doubled(self, group: Group, partition: str) -> bool:
+        return partition.lower() in self._spellings.get(group, names.Spelling()).doubled
+
+    def other_checkpoint_name(self, group: Group, partition: str) -> str:
+        """In small letters: of a partition with both spellings, those blobs are not ours."""
+        return names.checkpoint_name(self._prefix, group, partition)
+
+    def other_ownership_name(self, group: Group, partition: str) -> str:
+        return names.ownership_name(self._prefix, group, partition)
+
+    async def other(self, verb: str, group: Group, partition: str) -> StoredProgress | None:
+        """What the blob in small letters says now of a partition whose blobs keep their case. What
+        was seen before may be of before a rewind."""
+        if not self.is_doubled(group, partition):
             return None
-        return read_progress(blob)
+        blob = await self._blobs.look(verb, self.other_checkpoint_name(group, partition))
+        return read_progress(blob) if blob is not None else None
 
     def _name(self, name: Callable[..., str], group: Group, partition: str) -> str:
         cased = self._spellings.get(group, names.Spelling()).keeps_case(partition)

@@ -7,16 +7,17 @@ knows, and read again only where somebody else was faster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, TypeVar
 
 from leasehold.core.model import Checkpoint, Group, Lease, Member, Snapshot
 from leasehold.core.progress import further
-from leasehold.errors import BadInput, StoreUnavailable
+from leasehold.errors import BadInput
 from leasehold.local.cosmos import CosmosConnection, CosmosSettings
 from leasehold.local.cosmos_documents import CosmosDocuments, Document
+from leasehold.local.outcomes import outcomes
 from leasehold.local.threads import OwnThreads
 from leasehold.ports import Renewed
 from leasehold.settings import STORE_TIMEOUT_S
@@ -36,6 +37,9 @@ from leasehold.stores.cosmos.records import (
 EVERYTHING = "SELECT * FROM c"
 KEYS = "SELECT VALUE c.group FROM c WHERE c.kind = 'lease' AND NOT c.replaced"
 FORGET_MEMBERS_AFTER_S = 24 * 3600.0
+REQUESTS_MAX = 32
+"""At once. A renewal is a request of its own here: with fewer, many leases could not be kept. There
+are only as many threads and connections as were ever needed at the same time."""
 R = TypeVar("R")
 Edit = Callable[[Lease], Lease | None]
 """The lease as it is to be; None: it is not as it must be for that."""
@@ -45,11 +49,12 @@ class CosmosStore:
     def __init__(self, settings: CosmosSettings, *, timeout_s: float = STORE_TIMEOUT_S) -> None:
         if not 0 < timeout_s < float("inf"):
             raise BadInput("timeout_s is a number of seconds above 0")
-        self._connection = CosmosConnection(settings, timeout_s)
+        self._timeout_s = timeout_s
+        self._connection = CosmosConnection(settings, timeout_s, at_once=REQUESTS_MAX)
         self._documents = CosmosDocuments(self._connection)
         self.requests = self._connection.requests
         self.request_units = self._connection.request_units
-        self._threads = OwnThreads(f"cosmos-{settings.container}")
+        self._threads = OwnThreads(f"cosmos-{settings.container}", REQUESTS_MAX)
         self._seen: dict[tuple[str, str], Document] = {}
         """By key and id: as last seen, with its etag."""
         self._beats = count(1)
@@ -270,13 +275,7 @@ class CosmosStore:
     async def _each(
         self, call: Callable[[Lease], Lease | None], leases: Sequence[Lease]
     ) -> list[Lease | BaseException | None]:
-        """One bad record costs itself only. Raises only if all failed."""
-        tries: list[Awaitable[Lease | None]] = [self._threads.run(call, each) for each in leases]
-        done = await asyncio.gather(*tries, return_exceptions=True)
-        failures = [each for each in done if isinstance(each, BaseException)]
-        if failures and len(failures) == len(done):
-            raise min(failures, key=lambda each: isinstance(each, StoreUnavailable))
-        return done
+        return await outcomes((self._threads.run(call, each) for each in leases), self._timeout_s)
 
 
 def _held(wanted: Lease, change: Callable[[Lease], Lease]) -> Edit:

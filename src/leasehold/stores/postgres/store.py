@@ -20,7 +20,8 @@ from leasehold.stores.sql import (
 
 LOCKED_TRIES = 16
 """Renewals must not wait long behind a request that waits for a locked row."""
-TABLES = PostgresTables(SCHEMA_VERSION, load_queries(__package__), LOCKED_TRIES)
+PATIENT = frozenset({"checkpoint", "release", "rewind", "split"})
+TABLES = PostgresTables(SCHEMA_VERSION, load_queries(__package__), LOCKED_TRIES, PATIENT)
 
 
 class PostgresStore(SqlStore):
