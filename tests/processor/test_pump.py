@@ -483,6 +483,38 @@ def test_an_async_handler_that_hangs_is_cut_off_and_tried_again():
     run_virtual(main())
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_a_handler_that_came_back_too_late_has_no_other_event_blamed(count, one_by_one):
+    """As if it blocked its loop: what it did is done, and what comes next was never tried."""
+
+    async def main():
+        rig = Rig(count=count, one_by_one=one_by_one)
+        healthy = rig.desk.handle
+
+        async def late(events, stop):
+            rig.desk.handle = healthy
+            done = 1 if one_by_one else len(events)
+            try:
+                await asyncio.sleep(100)
+            finally:
+                rig.desk.done += [event.sequence for event in events[:done]]
+                stop(done)
+
+        rig.desk.handle = late
+        once = Retry(attempts=1, then="dead-letter")
+        await rig.start(handler_timeout_s=2, retry=once)
+        await asyncio.sleep(5)
+        assert "it did later" in str(rig.desk.errors[0])
+        assert rig.lease().attempts == 0
+        rig.feed.count = 6
+        await asyncio.sleep(5)
+        assert (rig.desk.done, rig.desk.buried) == (list(range(6)), [])
+        assert len(rig.desk.errors) == 1
+
+    run_virtual(main())
+
+
 def test_a_plain_handler_that_hangs_makes_the_lease_yield():
     async def main():
         rig = Rig(count=5, takes_s=100, interruptible=False)

@@ -262,7 +262,7 @@ class Pump:
             return await self._handle_again(events)
         outcome = await self._try(events)
         if outcome is None:
-            return await self._yield(self._search(events))
+            return await self._yield(self._search(events[self._calls.overdue :]))
         self._finished(outcome.done, behind=outcome.behind)
         if outcome.error is None:
             return self._handled()
@@ -418,22 +418,27 @@ class Pump:
         return outcome if isinstance(outcome, Outcome) else await self._hung(outcome)
 
     async def _hung(self, call: asyncio.Task[Outcome]) -> Outcome | None:
-        hung = HandlerHung(
-            f"the handler of partition {self.hold.lease.partition} did not come back within "
-            f"handler_timeout_s={self._pace.handler_timeout_s:g}"
-        )
         if not self._work.interruptible:
             self.let_go(None, Reason.HUNG)  # first, so that the thread begins nothing more
         with suppress(TimeoutError):
             await self._soon(asyncio.wait((call,)))
-        if self._work.interruptible and call.done():
-            return Outcome(done=self._calls.done, error=hung)
-        self.let_go(None, Reason.HUNG)  # an async function may block its loop: that hears nothing
-        self._finished(self._calls.done)
-        self._error = str(hung)
-        with suppress(TimeoutError):  # as may the one who is told
+        done = self._calls.done
+        late = done > self._calls.overdue  # what took too long is done, and what follows is new
+        hung = HandlerHung(
+            f"the handler of partition {self.hold.lease.partition} did not come back within "
+            f"handler_timeout_s={self._pace.handler_timeout_s:g}"
+            f"{'; it did later, so no try is counted' * late}"
+        )
+        if self._work.interruptible and call.done() and not late:
+            return Outcome(done=done, error=hung)
+        if not call.done():
+            self.let_go(None, Reason.HUNG)  # an async function that blocks its loop hears nothing
+        if not late:
+            self._finished(done)
+            self._error = str(hung)
+        with suppress(TimeoutError):  # the one who is told may block as well
             await self._soon(self._work.failed(hung))
-        return None
+        return Outcome(done=done) if late else None
 
     async def _failed(self, error: BaseException, search: Bisection) -> lifecycle.Event:
         self._attempts = search.failed().attempts
@@ -516,7 +521,7 @@ class Pump:
         ``_events_due`` and ``_save_at``.
         """
         now, calls = self._clock.monotonic(), self._calls
-        calls.done, calls.heard_at = done, now
+        calls.heard_at, calls.done = now, done
         return (
             done >= self._events_due
             or now >= self._save_at
