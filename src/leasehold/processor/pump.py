@@ -108,7 +108,7 @@ class Pump:
         self._remind_at: float | None = None
         self._closed = self._gave_up = False
         self._signals: deque[lifecycle.Event] = deque()
-        self._signalled = asyncio.Event()
+        self._signalled, self._end_asked = asyncio.Event(), asyncio.Event()
         self._offered_to: str | None = None
         self._do = {
             Phase.OPENING: self._open,
@@ -193,6 +193,7 @@ class Pump:
     def _signal(self, event: lifecycle.Event) -> None:
         self._signals.append(event)
         self._signalled.set()
+        self._end_asked.set()
         self._reader.break_off()  # a read is no work in hand
 
     def _advance(self, event: lifecycle.Event) -> None:
@@ -330,7 +331,7 @@ class Pump:
     async def _without(self, gone: PositionGone) -> lifecycle.Event:
         """What to do about a position that the feed no longer has."""
         self._reader.forget()
-        await self._work.failed(gone)
+        await self._tell(gone)
         if self._pace.on_position_gone == "fail":
             self._work.give_up(gone)
             return Again(self._pace.retry_max_s)
@@ -436,8 +437,7 @@ class Pump:
         if not late:
             self._finished(done)
             self._error = str(hung)
-        with suppress(TimeoutError):  # the one who is told may block as well
-            await self._soon(self._work.failed(hung))
+        await self._tell(hung)
         return Outcome(done=done) if late else None
 
     async def _failed(self, error: BaseException, search: Bisection) -> lifecycle.Event:
@@ -447,7 +447,7 @@ class Pump:
             self._work.give_up(error)
             await self._checkpoints.write(self._attempts)
             return Again(self._pace.retry_max_s)
-        await self._work.failed(error)
+        await self._tell(error)
         decision = decide(self._retry, self._attempts, self._chance())
         if not await self._checkpoints.write(self._attempts):
             return Refused()
@@ -455,6 +455,23 @@ class Pump:
             self._work.give_up(error)
             return Again(self._pace.retry_max_s)
         return Again(decision.delay_s)
+
+    async def _tell(self, error: BaseException) -> None:
+        """The user's function for errors may never come back. It has as long as a handler has, and
+        no end that comes meanwhile waits for it; one that came before waits for a last word."""
+        limit_s = self._pace.request_timeout_s if self.ending else self._pace.handler_timeout_s
+        telling = asyncio.ensure_future(self._work.failed(error))
+        ended = asyncio.ensure_future(self._end_asked.wait())
+        either = (telling,) if self.ending else (telling, ended)
+        waiting = asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            with suppress(TimeoutError):
+                await (waiting if limit_s is None else within(self._clock, limit_s, waiting))
+            if telling.done():
+                telling.result()
+        finally:
+            telling.cancel()
+            ended.cancel()
 
     async def _proceed(
         self, search: Bisection, count: int, *, taken: bool = True
