@@ -101,6 +101,7 @@ class Host:
         self.offers = Offers()
         self._wake = asyncio.Event()
         self._stopping_since: float | None = None
+        self.stop_asked = asyncio.Event()
         self._announced = False
         self._turned_at: float | None = None
         """When the loop last made a step; None: it has not begun."""
@@ -158,6 +159,7 @@ class Host:
         if self._stopping_since is None:
             self._stopping_since = self._clock.monotonic()
             self._wake.set()
+            self.stop_asked.set()
 
     @property
     def stopping_for_s(self) -> float | None:

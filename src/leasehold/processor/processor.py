@@ -262,10 +262,10 @@ class Processor:
     async def _run(self) -> None:
         self._task = asyncio.current_task()
         async with using(self._store):
-            await self._prepare()
-            log.info("%s joins %s", self.instance, self.group)
             if self._stop_asked:
                 self._host.stop()
+            await self._prepare()
+            log.info("%s joins %s", self.instance, self.group)
             beside = [asyncio.ensure_future(self._show_lag()), asyncio.ensure_future(self._stay())]
             if self._until_drained:
                 beside.append(asyncio.ensure_future(self._stop_when_drained()))
@@ -409,7 +409,14 @@ class Processor:
 
     async def _stop_when_drained(self) -> None:
         pause_s = min(self._host.settings.hurry_s, 1.0)
-        drain = Drain(self._feed, self._leases, self.group, clock=self._clock, pause_s=pause_s)
+        drain = Drain(
+            self._feed,
+            self._leases,
+            self.group,
+            clock=self._clock,
+            pace=self._pace,
+            pause_s=pause_s,
+        )
         while True:
             try:
                 done = await drain.is_done(self._in_hand())

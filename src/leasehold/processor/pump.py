@@ -207,6 +207,8 @@ class Pump:
         try:
             event = await self._do[action.phase]()
         except Exception as error:  # whatever the feed, the store or a callback raises
+            if isinstance(error, ReadHung) and self._reader.hopeless:
+                self.let_go(None, Reason.HUNG)
             self._report(f"{action.phase.value} partition {self.hold.lease.partition}", error)
             self._failures += 1
             pace = self._pace
@@ -233,10 +235,6 @@ class Pump:
             return await self._without(gone)
         except LeaseLost:
             return Refused()  # by the broker, before the store has told
-        except ReadHung:
-            if self._reader.hopeless:
-                self.let_go(None, Reason.HUNG)
-            raise
         if batch is None:
             return None
         self._batch, self._done, self._has_read = batch, 0, True
@@ -365,8 +363,10 @@ class Pump:
                 case Wait(seconds=seconds):
                     return Again(min(seconds, self._pace.retry_max_s))
                 case Bury():
-                    # More than one, if they share a sequence.
-                    for event in await self._in_hand(events[:1]):
+                    poison = await self._in_hand(events[:1])
+                    if poison is None:
+                        return Again(0.0)
+                    for event in poison:  # more than one, if they share a sequence
                         await self._work.bury(event, self._error, self._retry.attempts)
                     self._gate.buried(self._error)
                     return await self._proceed(search.dead_lettered(), 1, taken=False)
@@ -484,11 +484,11 @@ class Pump:
             return Refused()
         return Again(0.0) if self._done < len(self._batch.events) else self._handled()
 
-    async def _in_hand(self, events: Sequence[Any]) -> Sequence[Any]:
-        """Where events are read as they are asked for, that takes a thread: upkeep of all leases
-        would wait for it here."""
-        late = isinstance(events, ReadsLate)
-        return await asyncio.to_thread(list, events) if late else events
+    async def _in_hand(self, events: Sequence[Any]) -> Sequence[Any] | None:
+        """None: it has to be read for that, and an end was asked for meanwhile."""
+        if not isinstance(events, ReadsLate):
+            return events
+        return await self._reader.fetch(events, self._checkpoints.handled)
 
     async def _behind(self, count: int) -> Checkpoint | None:
         """Where the next of them end, if only a read of the last one would tell."""
