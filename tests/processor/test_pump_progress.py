@@ -5,11 +5,15 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.pump_rig import BURY, GROUP, ListFeed, Rig
+from support.pump_rig import BURY, GROUP, NOON, ListFeed, Rig
 
+from leasehold.core import progress
+from leasehold.core.change import Change
 from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Checkpoint
 from leasehold.errors import CheckpointMissing
+from leasehold.ports import Batch
+from leasehold.processor.handlers import Outcome
 from leasehold.settings import every, manual
 from leasehold.testing.sim_time import run_virtual
 
@@ -193,6 +197,54 @@ def test_tries_of_what_was_handled_in_the_end_condemn_nothing_at_the_next_owner(
         await rig.start(policy=manual(), retry=BURY)
         await asyncio.sleep(10)
         assert (rig.desk.done, rig.desk.buried) == ([0], [])
+
+    run_virtual(main())
+
+
+class TransactionFeed(ListFeed):
+    """One whose events are the changes of one transaction: all share sequence 0."""
+
+    async def read(self, partition, position, max_events):
+        self.reads.append(position.next_sequence)
+        first = self.count if position.next_sequence else int(position.token or -1) + 1
+        changes = [
+            Change({}, "upsert", 0, str(n), NOON, partition, more_follow=n + 1 < self.count)
+            for n in range(first, min(first + max_events, self.count))
+        ]
+        return Batch(events=changes, next=progress.behind(changes[-1]) if changes else position)
+
+
+@pytest.mark.parametrize("policy", [every(batches=1), manual()])
+def test_a_failure_takes_no_checkpoint_back_that_the_user_wrote_within_a_transaction(policy):
+    async def main():
+        rig = Rig()
+        rig.feed = TransactionFeed(10)
+        stored, checkpoint = [], rig.store.checkpoint
+        pump = await rig.start(policy=policy, max_events=4)
+
+        async def watched(leases):
+            kept = await checkpoint(leases)
+            stored.append(int(kept[0].checkpoint.token))
+            return kept
+
+        async def handle(events, stop):
+            fails = events[0].offset == "4" and len(rig.desk.errors) < 3
+            for event in events[: 2 if fails else 4]:
+                await pump.save(progress.behind(event))
+            if fails:
+                return Outcome(done=0, error=ValueError("bad"))
+            rig.desk.done += [int(event.offset) for event in events]
+            return Outcome(done=len(events))
+
+        rig.store.checkpoint, rig.desk.handle = watched, handle
+        await asyncio.sleep(0.5)
+        assert stored[-1] == 5, "and not 3, which is all that the pump knows to be done"
+        await asyncio.sleep(20)
+        assert rig.desk.done == list(range(10))
+        pump.let_go("b", Reason.SHUTDOWN)
+        await rig.task
+        assert rig.lease().checkpoint == Checkpoint(next_sequence=1, token="9")
+        assert stored[stored.index(4) :].count(3) == 0
 
     run_virtual(main())
 

@@ -64,9 +64,17 @@ class Checkpoints:
         return inf if events is None else events - self.progress.events
 
     def advance(
-        self, to: Checkpoint, *, events: int = 1, batches: int = 1, taken: bool = False
+        self,
+        to: Checkpoint,
+        *,
+        events: int = 1,
+        batches: int = 1,
+        taken: bool = False,
+        past_saved: bool = False,
     ) -> None:
-        self.progress = self.progress.advance(to, events=events, batches=batches, taken=taken)
+        self.progress = self.progress.advance(
+            to, events=events, batches=batches, taken=taken, past_saved=past_saved
+        )
 
     def jump(self, to: Checkpoint) -> None:
         self.progress = self.progress.jump(to)
@@ -75,13 +83,18 @@ class Checkpoints:
         """Checkpoint and attempts, if the lease is still ours. Where the user checkpoints by hand,
         failures on the way to the next one are not the stored position's, and stay in memory; and
         tries that were stored for what is handled by now are over."""
+        if self.progress.ahead:  # what was tried lies before that, and so do its tries
+            return await self._put(self.progress.known, self._hold.lease.attempts)
         if self._policy.manual and self.progress.owed:
             return not self._hold.lease.attempts or await self._put(self.progress.saved, 0)
         return await self._put(self.progress.handled, attempts)
 
-    async def write_by_hand(self, position: Checkpoint, attempts: int) -> bool:
-        """The user's own, with the attempts that are known of where the pump stands."""
-        position = self.progress.reach(position)
+    async def write_by_hand(self, position: Checkpoint, attempts: int, *, ahead: bool) -> bool:
+        """The user's own, with the attempts that are known of where the pump stands. ``ahead``: it
+        is behind an event that the pump has not finished, and may share its sequence."""
+        position = self.progress.reach(position, ahead=ahead)
+        if ahead and position != self.progress.saved:
+            return await self._put(position, 0, ahead=True)
         if position.next_sequence <= self.progress.saved.next_sequence:
             return await self._put(position, self._hold.lease.attempts)
         return await self._put(position, attempts if position == self.progress.handled else 0)
@@ -95,12 +108,13 @@ class Checkpoints:
             "checkpoint=every(…)"
         )
 
-    async def _put(self, position: Checkpoint, attempts: int) -> bool:
+    async def _put(self, position: Checkpoint, attempts: int, *, ahead: bool = False) -> bool:
         held = self._hold.lease
         wanted = replace(held, checkpoint=position, attempts=attempts)
         kept = await answered(self._clock, self._limit_s, self._store.checkpoint([wanted]))
         if kept:
-            self.progress = self.progress.store(kept[0].checkpoint, self._clock.monotonic())
+            stored, now = kept[0].checkpoint, self._clock.monotonic()
+            self.progress = self.progress.store(stored, now, ahead=ahead and stored == position)
             saved, tries = self.progress.saved, kept[0].attempts
             if held is not self._hold.lease or (saved, tries) != (position, attempts):
                 # Renewed meanwhile, or stored otherwise: by a rewind, or an answer that came late.

@@ -7,6 +7,7 @@ when a checkpoint is due; this module carries out one action at a time and repor
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -180,7 +181,8 @@ class Pump:
 
     async def save(self, position: Checkpoint) -> bool:
         """The user's own checkpoint. False: the lease is somebody else's, and work on it ends."""
-        writing = self._checkpoints.write_by_hand(position, self._attempts)
+        ahead = self._is_in_hand(position)
+        writing = self._checkpoints.write_by_hand(position, self._attempts, ahead=ahead)
         kept = await self._calls.aside(writing)
         if not kept:
             self.lose()
@@ -521,7 +523,30 @@ class Pump:
             last = behind
         elif not whole:
             last = progress.behind(self._batch.events[self._done - 1])
-        self._checkpoints.advance(last, events=count, batches=whole, taken=taken)
+        past_saved = self._checkpoints.progress.ahead and self._is_in_hand(
+            self._checkpoints.progress.saved, self._done - count, self._done
+        )
+        self._checkpoints.advance(
+            last, events=count, batches=whole, taken=taken, past_saved=past_saved
+        )
+
+    def _is_in_hand(
+        self, position: Checkpoint, first: int | None = None, end: int | None = None
+    ) -> bool:
+        """Whether one of these events of the batch, if not given those not finished, ends at that
+        position, and others follow that share its sequence. Elsewhere sequences alone tell."""
+        events = self._batch.events
+        if not position.token or isinstance(events, ReadsLate):
+            return False
+        first = self._done if first is None else first
+        end = len(events) if end is None else end
+        at = position.next_sequence
+        place = bisect_left(events, at, first, end, key=_sequence)
+        while place < end and _sequence(events[place]) == at:
+            if progress.behind(events[place]) == position:
+                return True
+            place += 1
+        return False
 
     def _handled(self) -> lifecycle.Event:
         return Handled(save=self._checkpoints.due, unsaved=self._checkpoints.unsaved)
@@ -561,3 +586,8 @@ class Pump:
         with suppress(TimeoutError):
             await within(self._clock, seconds, self._signalled.wait())
         return not self._signals
+
+
+def _sequence(event: Any) -> int:
+    sequence: int = event.sequence
+    return sequence
