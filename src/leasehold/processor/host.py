@@ -338,7 +338,7 @@ class Host:
             worker, now = self.workers[partition], self._clock.monotonic()
             if stopping or self.offers.offer(worker.hold.lease, member, now):
                 worker.let_go(member, Reason.SHUTDOWN if stopping else Reason.BALANCED)
-        orphans = {lease.partition for lease in todo.take if lease.owner is not None}
+        orphans = {lease.partition: lease for lease in todo.take if lease.owner is not None}
         renewed = self._clock.monotonic()
         for first in range(0, len(todo.take), LEASES_MAX):
             sent, some = self._clock.monotonic(), todo.take[first : first + LEASES_MAX]
@@ -353,8 +353,16 @@ class Host:
             for lease in won:
                 self.moves += 1
                 self.offers.taken(lease, sent)
-                orphaned = lease.partition in orphans
-                self._start_work(Hold(lease, self._until(sent), orphaned=orphaned))
+                before = orphans.get(lease.partition)
+                overruled = before is not None and before.live
+                self._start_work(
+                    Hold(
+                        lease,
+                        self._until(sent),
+                        orphaned=before is not None,
+                        overruled=overruled,
+                    )
+                )
 
     def _start_work(self, hold: Hold) -> None:
         partition = hold.lease.partition

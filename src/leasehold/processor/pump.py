@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from leasehold.clock import within
 from leasehold.core import lifecycle, progress
-from leasehold.core.breaker import Bury, Wait
+from leasehold.core.breaker import TryAgain, Wait
 from leasehold.core.lifecycle import Again, Done, Handled, Pause, Phase, Read, Reason, Refused
 from leasehold.core.model import Checkpoint
 from leasehold.core.retry import Bisection, decide, resume
@@ -103,7 +103,8 @@ class Pump:
         self._turns = turns or Turns()
         self._gate = gate or LetterGate(self._retry, clock, lambda held: None)
         self._tried_at = -inf
-        self._error = "the instance that handled it died"
+        self._error: str | None = _why_orphaned(hold)
+        """Why what comes next failed: a try here, or one that its former owner never finished."""
         self._events_due = self._save_at = inf
         self._failures = 0
         self._remind_at: float | None = None
@@ -312,7 +313,7 @@ class Pump:
         them whatever failed there: those who wait for the end of the feed look at the checkpoint.
         """
         self._checkpoints.advance(self._batch.next)
-        self._attempts, self._suspect = 0, False
+        self._attempts, self._suspect, self._error = 0, False, None
 
     def _ended(self) -> lifecycle.Event:
         """The children begin behind all of it, so all of it must be stored before they may."""
@@ -336,7 +337,7 @@ class Pump:
             self._work.give_up(gone)
             return Again(self._pace.retry_max_s)
         self._checkpoints.jump(gone.resume)
-        self._attempts = 0
+        self._attempts, self._error = 0, None
         if gone.reason != "retention":
             return await self._go_back(gone.resume)
         return Again(0.0) if await self._checkpoints.write(0) else Refused()
@@ -360,18 +361,8 @@ class Pump:
         """A batch that failed before, whole or bisected. Each try is counted before it begins, so
         that one that kills the process counts as well."""
         search = self._search(events)
-        if search.poison:
-            match self._gate.verdict(self._tried_at):
-                case Wait(seconds=seconds):
-                    return Again(min(seconds, self._pace.retry_max_s))
-                case Bury():
-                    poison = await self._in_hand(events[:1])
-                    if poison is None:
-                        return Again(0.0)
-                    for event in poison:  # more than one, if they share a sequence
-                        await self._work.bury(event, self._error, self._retry.attempts)
-                    self._gate.buried(self._error)
-                    return await self._proceed(search.dead_lettered(), 1, taken=False)
+        if search.poison and (event := await self._bury(search)) is not None:
+            return event
         if not (self._suspect or (self.hold.orphaned and search.failed().poison)):
             return await self._try_counted(search, events)
         # One suspect at a time in a process, or one that kills it would have others blamed that
@@ -486,6 +477,24 @@ class Pump:
             return Refused()
         return Again(0.0) if self._done < len(self._batch.events) else self._handled()
 
+    async def _bury(self, search: Bisection) -> lifecycle.Event | None:
+        """None: it must be tried first. The stored tries may be of another event, since one that
+        is gone, such as a document that was mended, leaves its place to the next."""
+        if self._error is None:
+            return None
+        match self._gate.verdict(self._tried_at):
+            case Wait(seconds=seconds):
+                return Again(min(seconds, self._pace.retry_max_s))
+            case TryAgain():
+                return None
+        poison = await self._in_hand(self._batch.events[self._done : self._done + 1])
+        if poison is None:
+            return Again(0.0)
+        for event in poison:  # more than one, if they share a sequence
+            await self._work.bury(event, self._error, self._retry.attempts)
+        self._gate.buried(self._error)
+        return await self._proceed(search.dead_lettered(), 1, taken=False)
+
     async def _in_hand(self, events: Sequence[Any]) -> Sequence[Any] | None:
         """None: it has to be read for that, and an end was asked for meanwhile."""
         if not isinstance(events, ReadsLate):
@@ -505,10 +514,14 @@ class Pump:
         return Checkpoint(next_sequence=sequence)
 
     async def _yield(self, search: Bisection) -> lifecycle.Event:
-        """Others may try; what the hung call still does is fenced off."""
-        self._attempts = search.failed().attempts
-        await self._checkpoints.write(self._attempts)
-        return Again(self._pace.retry_max_s)
+        """Others may try; what the hung call still does is fenced off. After the last try it is
+        buried here, for nobody else buries what they have not tried."""
+        search = search.failed()
+        self._attempts = search.attempts
+        if not await self._checkpoints.write(self._attempts):
+            return Refused()
+        buried = await self._bury(search) if search.poison else None
+        return buried or Again(self._pace.retry_max_s)
 
     def _finished(
         self, count: int, *, taken: bool = True, behind: Checkpoint | None = None
@@ -518,6 +531,7 @@ class Pump:
         if taken:
             self._gate.handled()
         self._done += count
+        self._error = None
         whole, last = self._done == len(self._batch.events), self._batch.next
         if not whole and behind is not None:
             last = behind
@@ -591,3 +605,9 @@ class Pump:
 def _sequence(event: Any) -> int:
     sequence: int = event.sequence
     return sequence
+
+
+def _why_orphaned(hold: Hold) -> str | None:
+    if hold.overruled:
+        return "the instance that handled it did not let it go"
+    return "the instance that handled it died" if hold.orphaned else None

@@ -27,6 +27,8 @@ class Hold:
     """The monotonic time up to which new work may begin; renewals push it on."""
     orphaned: bool = False
     """Its former owner died or was overruled, maybe because of the batch at the checkpoint."""
+    overruled: bool = False
+    """Its former owner was alive then, and did not let it go."""
 
 
 class Work(Protocol):
