@@ -1,6 +1,7 @@
 """What a pump has handled, what of it is stored, and when a partition that ended may be split."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -303,5 +304,88 @@ def test_after_an_orderly_stop_what_was_handled_is_stored(policy, steps, one_by_
         while furthest in buried:
             furthest += 1
         assert rig.checkpoint <= furthest
+
+    run_virtual(main())
+
+
+class Deadly(Rig):
+    """A handler that kills its process at some events, and a user who checkpoints seldom."""
+
+    def __init__(self, killers, checkpoint_after, **rig):
+        super().__init__(**rig)
+        self.killers, self.checkpoint_after = killers, checkpoint_after
+        self.deaths, self.deadly, self.sizes = 0, asyncio.Event(), []
+
+    async def live(self, **settings):
+        """One instance, until it dies or nothing is left to do."""
+        pump = await self.start(policy=manual(), retry=BURY, orphaned=self.deaths > 0, **settings)
+
+        async def handle(events, stop):
+            self.sizes.append(len(events))
+            for done, event in enumerate(events):
+                if event.sequence in self.killers:
+                    self.deadly.set()
+                    await asyncio.sleep(1e9)
+                self.desk.done.append(event.sequence)
+                if event.sequence in self.checkpoint_after:
+                    await pump.save(progress.behind(event))
+                if self.desk.one_by_one and stop(done + 1):
+                    return Outcome(done=done + 1)
+            return Outcome(done=len(events))
+
+        self.desk.handle = handle
+        self.deadly.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.deadly.wait(), 600)
+            self.deaths += 1
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        return self.deadly.is_set()
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize(
+    ("killers", "checkpoint_after"), [({0}, {30}), ({7}, {30}), ({23}, {30}), ({7, 23}, {15, 30})]
+)
+def test_with_manual_checkpoints_an_event_that_kills_its_process_is_buried_in_the_end(
+    one_by_one, killers, checkpoint_after
+):
+    """However far it is behind the stored checkpoint: that does not move meanwhile."""
+
+    async def main():
+        rig = Deadly(killers, checkpoint_after, count=31, one_by_one=one_by_one)
+        while await rig.live():
+            assert rig.deaths < 30, "it goes on for ever"
+        assert {sequence for sequence, _, _ in rig.desk.buried} == killers
+        assert all("died" in error for _, error, _ in rig.desk.buried)
+        assert set(rig.desk.done) == set(range(31)) - killers
+        assert (rig.checkpoint, rig.lease().attempts) == (31, 0)
+
+    run_virtual(main())
+
+
+def test_with_manual_checkpoints_one_death_makes_nobody_go_one_by_one():
+    async def main():
+        rig = Deadly({7}, {30}, count=31)
+        assert await rig.live()
+        rig.killers = set()
+        assert not await rig.live()
+        assert rig.sizes == [10, 10, 10, 10, 1]
+
+    run_virtual(main())
+
+
+def test_with_manual_checkpoints_an_orderly_stop_after_deaths_leaves_no_tries():
+    async def main():
+        rig = Deadly({7}, {30}, count=31)
+        for _ in range(4):
+            assert await rig.live()
+        assert rig.lease().attempts > 0
+        rig.killers, rig.checkpoint_after = set(), set()
+        pump = await rig.start(policy=manual(), retry=BURY, orphaned=True)
+        await asyncio.sleep(60)
+        pump.let_go("b", Reason.SHUTDOWN)
+        await rig.task
+        assert (rig.checkpoint, rig.lease().attempts) == (0, 0)
 
     run_virtual(main())

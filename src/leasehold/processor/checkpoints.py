@@ -8,6 +8,7 @@ from math import inf
 
 from leasehold.core import progress
 from leasehold.core.model import Checkpoint
+from leasehold.core.retry import put_ahead
 from leasehold.errors import CheckpointMissing
 from leasehold.ports import Clock, LeaseStore
 from leasehold.processor.work import Hold, answered
@@ -29,6 +30,7 @@ class Checkpoints:
         on_saved: Saved | None = None,
     ) -> None:
         self.progress = progress.begin(hold.lease.checkpoint, clock.monotonic())
+        self._first = hold.lease.checkpoint
         self._hold, self._store, self._policy = hold, store, policy
         self._clock, self._limit_s, self._on_saved = clock, limit_s, on_saved
 
@@ -79,15 +81,32 @@ class Checkpoints:
     def jump(self, to: Checkpoint) -> None:
         self.progress = self.progress.jump(to)
 
-    async def write(self, attempts: int) -> bool:
+    @property
+    def after_death(self) -> bool:
+        """Whether an owner died of what may lie anywhere behind the stored checkpoint, since the
+        user has written no other one."""
+        return self._hold.orphaned and self._policy.manual and self.progress.saved == self._first
+
+    async def write(self, attempts: int, *, at: int | None = None, leaving: bool = False) -> bool:
         """Checkpoint and attempts, if the lease is still ours. Where the user checkpoints by hand,
         failures on the way to the next one are not the stored position's, and stay in memory; and
-        tries that were stored for what is handled by now are over."""
+        tries that were stored for what is handled by now are over. Unless an owner died: if the
+        next one dies as well, that must not be forgotten. ``at``: the sequence of what comes next.
+        """
         if self.progress.ahead:  # what was tried lies before that, and so do its tries
             return await self._put(self.progress.known, self._hold.lease.attempts)
         if self._policy.manual and self.progress.owed:
-            return not self._hold.lease.attempts or await self._put(self.progress.saved, 0)
+            stored = 0 if leaving else self._while_owed(attempts, at)
+            kept = stored == self._hold.lease.attempts
+            return kept or await self._put(self.progress.saved, stored)
         return await self._put(self.progress.handled, attempts)
+
+    def _while_owed(self, attempts: int, at: int | None) -> int:
+        if not self.after_death:
+            return 0
+        place = self.progress.handled.next_sequence if at is None else at
+        distance = place - self.progress.saved.next_sequence
+        return put_ahead(attempts, distance) if attempts else 1
 
     async def write_by_hand(self, position: Checkpoint, attempts: int, *, ahead: bool) -> bool:
         """The user's own, with the attempts that are known of where the pump stands. ``ahead``: it
