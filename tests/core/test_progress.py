@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.core.model import Checkpoint
-from leasehold.core.progress import begin
+from leasehold.core.progress import begin, further
 
 
 def at(sequence):
@@ -60,3 +60,53 @@ def test_unsaved_is_what_lies_between_the_two_positions(steps):
         assert progress.unsaved == (progress.handled.next_sequence > stored)
         assert progress.events >= progress.handled.next_sequence - stored
         assert not progress.owed or progress.unsaved
+
+
+TRANSACTIONS = st.lists(st.integers(1, 5), min_size=1, max_size=4)
+WORDS = st.lists(st.tuples(st.sampled_from(["handle", "word", "write"]), st.floats(0, 1)))
+
+
+def places(transactions):
+    """The position behind each event, with that before the first: those of one transaction share a
+    sequence, except behind its last."""
+    found = [Checkpoint(next_sequence=0, token="begin")]
+    for sequence, size in enumerate(transactions):
+        for n in range(1, size + 1):
+            found.append(Checkpoint(next_sequence=sequence + (n == size), token=f"{sequence}.{n}"))
+    return found
+
+
+def is_within(position):
+    """Whether it lies between two events of one transaction."""
+    return position.token.startswith(f"{position.next_sequence}.")
+
+
+@given(TRANSACTIONS, WORDS)
+def test_what_a_user_has_checkpointed_is_never_taken_back_by_the_pump(transactions, steps):
+    at_place = places(transactions)
+    handled = stored = 0
+    progress = begin(at_place[0], 0.0)
+    for now, (do, share) in enumerate(steps):
+        if do == "handle":
+            upto = handled + round(share * (len(at_place) - 1 - handled))
+            if upto > handled:
+                past = (
+                    is_within(progress.saved) and progress.saved in at_place[handled + 1 : upto + 1]
+                )
+                progress = progress.advance(at_place[upto], taken=True, past_saved=past)
+                handled = upto
+            continue
+        if do == "word":
+            told = round(share * (len(at_place) - 1))
+            ahead = told > handled and is_within(at_place[told])
+            position = progress.reach(at_place[told], ahead=ahead)
+        else:
+            ahead, position = False, progress.known
+        before, kept = stored, further(at_place[stored], position)
+        stored = at_place.index(kept)
+        progress = progress.store(kept, float(now), ahead=ahead and kept == position)
+        assert at_place[stored] == progress.saved
+        if do == "write":
+            assert stored >= max(before, handled)
+        assert progress.unsaved == (stored < handled)
+        assert progress.owed == (stored < handled)

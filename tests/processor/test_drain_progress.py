@@ -13,6 +13,7 @@ import leasehold as lh
 from leasehold.core.lag import Extent
 from leasehold.core.model import Checkpoint, Partition
 from leasehold.processor.drain import Drain
+from leasehold.settings import Pace
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing.sim_time import SimClock, run_virtual
 
@@ -75,7 +76,7 @@ def test_a_range_that_was_split_and_merged_again_is_drained_to_its_end() -> None
     async def main() -> list[tuple[bool, int]]:
         clock = SimClock()
         store = MemoryStore(clock)
-        drain = Drain(MergedAgain(), store, GROUP, clock=clock, pause_s=1.0)
+        drain = Drain(MergedAgain(), store, GROUP, clock=clock, pace=Pace(), pause_s=1.0)
         told = []
 
         async def look() -> None:

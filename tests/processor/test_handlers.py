@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -232,6 +233,30 @@ def test_cancelling_the_call_itself_is_no_outcome(how):
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_a_batch_that_is_done_says_so_at_once_unless_it_was_cancelled_before(swallowed):
+    """Who stops waiting for a handler that blocks its loop never gets the outcome."""
+
+    async def main():
+        told = []
+
+        async def on_batch(batch):
+            if swallowed:
+                asyncio.current_task().cancel()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+
+        def stop(done):
+            told.append(done)
+            return False
+
+        call = handlers(on_batch=on_batch).handle(events(3), Context(LEASE, "a", None), stop)
+        await asyncio.ensure_future(call)
+        assert told == ([] if swallowed else [3])
 
     asyncio.run(main())
 

@@ -8,6 +8,7 @@ from support.pump_rig import BURY, GappyFeed, Rig
 
 from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Checkpoint
+from leasehold.core.retry import ALONE
 from leasehold.errors import HandlerHung, PositionGone
 from leasehold.processor.handlers import Outcome
 from leasehold.processor.letter_gate import LetterGate
@@ -274,6 +275,86 @@ def test_an_event_that_keeps_killing_its_process_is_buried_in_the_end():
     run_virtual(main())
 
 
+def test_tries_of_an_event_that_is_gone_do_not_bury_the_next_one_untried():
+    """The dead letters are out of order, the instance stops, and somebody mends what failed: its
+    place is another's by now."""
+
+    async def main():
+        rig = Rig(count=3, bad=[0])
+        bury = rig.desk.bury
+
+        async def no_letters(event, error, attempts):
+            raise OSError("the dead letters are down")
+
+        rig.desk.bury = no_letters
+        pump = await rig.start(retry=BURY)
+        await asyncio.sleep(20)
+        pump.let_go("b", Reason.SHUTDOWN)
+        await rig.task
+        assert rig.lease().attempts >= ALONE + 2
+        rig.desk.bury, rig.desk.bad = bury, {2}
+        rig.feed = GappyFeed(3, empty_from=3)
+        rig.feed.without = {0}
+        await rig.start(retry=BURY)
+        await asyncio.sleep(20)
+        assert rig.desk.done == [1]
+        assert [(sequence, error.splitlines()[-1]) for sequence, error, _ in rig.desk.buried] == [
+            (2, "ValueError: bad 2")
+        ]
+
+    run_virtual(main())
+
+
+def test_after_an_orderly_stop_what_failed_often_enough_is_tried_once_more_and_buried():
+    async def main():
+        rig = Rig(count=1, bad=[0])
+        bury, calls = rig.desk.bury, rig.desk.calls
+
+        async def no_letters(event, error, attempts):
+            raise OSError("the dead letters are down")
+
+        rig.desk.bury = no_letters
+        pump = await rig.start(retry=BURY)
+        await asyncio.sleep(20)
+        pump.let_go("b", Reason.SHUTDOWN)
+        await rig.task
+        assert len(calls) == 2
+        rig.desk.bury = bury
+        await rig.start(retry=BURY)
+        await asyncio.sleep(20)
+        assert len(calls) == 3
+        assert "ValueError: bad 0" in rig.desk.buried[0][1]
+
+    run_virtual(main())
+
+
+def test_an_event_that_makes_plain_handlers_hang_is_buried_after_its_last_try():
+    async def main():
+        rig = Rig(count=2, takes_s=100, interruptible=False, one_by_one=True)
+        for _ in range(BURY.attempts):
+            assert not rig.desk.buried
+            await rig.start(handler_timeout_s=2, retry=BURY)
+            assert await rig.task is Reason.HUNG
+        ((sequence, error, _),) = rig.desk.buried
+        assert (sequence, rig.checkpoint, rig.lease().attempts) == (0, 1, 0)
+        assert "handler_timeout_s=2" in error
+
+    run_virtual(main())
+
+
+def test_only_an_owner_that_died_is_said_to_have_died():
+    async def main():
+        for overruled, word in [(False, "died"), (True, "did not let it go")]:
+            rig = Rig(count=1, takes_s=1e9)
+            for _ in range(3):
+                await rig.start(retry=BURY, orphaned=True, overruled=overruled)
+                await asyncio.sleep(5)
+                rig.task.cancel()
+            assert word in rig.desk.buried[0][1]
+
+    run_virtual(main())
+
+
 def test_what_was_only_at_hand_when_another_partition_killed_the_process_is_not_blamed():
     """A bystander is in its handler at every death; without taking turns, all would count."""
 
@@ -479,6 +560,38 @@ def test_an_async_handler_that_hangs_is_cut_off_and_tried_again():
         rig.desk.takes_s = 0.1
         await asyncio.sleep(5)
         assert rig.desk.done == list(range(5))
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_a_handler_that_came_back_too_late_has_no_other_event_blamed(count, one_by_one):
+    """As if it blocked its loop: what it did is done, and what comes next was never tried."""
+
+    async def main():
+        rig = Rig(count=count, one_by_one=one_by_one)
+        healthy = rig.desk.handle
+
+        async def late(events, stop):
+            rig.desk.handle = healthy
+            done = 1 if one_by_one else len(events)
+            try:
+                await asyncio.sleep(100)
+            finally:
+                rig.desk.done += [event.sequence for event in events[:done]]
+                stop(done)
+
+        rig.desk.handle = late
+        once = Retry(attempts=1, then="dead-letter")
+        await rig.start(handler_timeout_s=2, retry=once)
+        await asyncio.sleep(5)
+        assert "it did later" in str(rig.desk.errors[0])
+        assert rig.lease().attempts == 0
+        rig.feed.count = 6
+        await asyncio.sleep(5)
+        assert (rig.desk.done, rig.desk.buried) == (list(range(6)), [])
+        assert len(rig.desk.errors) == 1
 
     run_virtual(main())
 

@@ -1,15 +1,20 @@
 """What a pump has handled, what of it is stored, and when a partition that ended may be split."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.pump_rig import BURY, GROUP, ListFeed, Rig
+from support.pump_rig import BURY, GROUP, NOON, ListFeed, Rig
 
+from leasehold.core import progress
+from leasehold.core.change import Change
 from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Checkpoint
 from leasehold.errors import CheckpointMissing
+from leasehold.ports import Batch
+from leasehold.processor.handlers import Outcome
 from leasehold.settings import every, manual
 from leasehold.testing.sim_time import run_virtual
 
@@ -197,6 +202,54 @@ def test_tries_of_what_was_handled_in_the_end_condemn_nothing_at_the_next_owner(
     run_virtual(main())
 
 
+class TransactionFeed(ListFeed):
+    """One whose events are the changes of one transaction: all share sequence 0."""
+
+    async def read(self, partition, position, max_events):
+        self.reads.append(position.next_sequence)
+        first = self.count if position.next_sequence else int(position.token or -1) + 1
+        changes = [
+            Change({}, "upsert", 0, str(n), NOON, partition, more_follow=n + 1 < self.count)
+            for n in range(first, min(first + max_events, self.count))
+        ]
+        return Batch(events=changes, next=progress.behind(changes[-1]) if changes else position)
+
+
+@pytest.mark.parametrize("policy", [every(batches=1), manual()])
+def test_a_failure_takes_no_checkpoint_back_that_the_user_wrote_within_a_transaction(policy):
+    async def main():
+        rig = Rig()
+        rig.feed = TransactionFeed(10)
+        stored, checkpoint = [], rig.store.checkpoint
+        pump = await rig.start(policy=policy, max_events=4)
+
+        async def watched(leases):
+            kept = await checkpoint(leases)
+            stored.append(int(kept[0].checkpoint.token))
+            return kept
+
+        async def handle(events, stop):
+            fails = events[0].offset == "4" and len(rig.desk.errors) < 3
+            for event in events[: 2 if fails else 4]:
+                await pump.save(progress.behind(event))
+            if fails:
+                return Outcome(done=0, error=ValueError("bad"))
+            rig.desk.done += [int(event.offset) for event in events]
+            return Outcome(done=len(events))
+
+        rig.store.checkpoint, rig.desk.handle = watched, handle
+        await asyncio.sleep(0.5)
+        assert stored[-1] == 5, "and not 3, which is all that the pump knows to be done"
+        await asyncio.sleep(20)
+        assert rig.desk.done == list(range(10))
+        pump.let_go("b", Reason.SHUTDOWN)
+        await rig.task
+        assert rig.lease().checkpoint == Checkpoint(next_sequence=1, token="9")
+        assert stored[stored.index(4) :].count(3) == 0
+
+    run_virtual(main())
+
+
 POLICIES = [every(batches=1), every(events=7), every(seconds=3), every(batches=4), manual()]
 STEPS = st.lists(
     st.one_of(
@@ -251,5 +304,88 @@ def test_after_an_orderly_stop_what_was_handled_is_stored(policy, steps, one_by_
         while furthest in buried:
             furthest += 1
         assert rig.checkpoint <= furthest
+
+    run_virtual(main())
+
+
+class Deadly(Rig):
+    """A handler that kills its process at some events, and a user who checkpoints seldom."""
+
+    def __init__(self, killers, checkpoint_after, **rig):
+        super().__init__(**rig)
+        self.killers, self.checkpoint_after = killers, checkpoint_after
+        self.deaths, self.deadly, self.sizes = 0, asyncio.Event(), []
+
+    async def live(self, **settings):
+        """One instance, until it dies or nothing is left to do."""
+        pump = await self.start(policy=manual(), retry=BURY, orphaned=self.deaths > 0, **settings)
+
+        async def handle(events, stop):
+            self.sizes.append(len(events))
+            for done, event in enumerate(events):
+                if event.sequence in self.killers:
+                    self.deadly.set()
+                    await asyncio.sleep(1e9)
+                self.desk.done.append(event.sequence)
+                if event.sequence in self.checkpoint_after:
+                    await pump.save(progress.behind(event))
+                if self.desk.one_by_one and stop(done + 1):
+                    return Outcome(done=done + 1)
+            return Outcome(done=len(events))
+
+        self.desk.handle = handle
+        self.deadly.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.deadly.wait(), 600)
+            self.deaths += 1
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        return self.deadly.is_set()
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize(
+    ("killers", "checkpoint_after"), [({0}, {30}), ({7}, {30}), ({23}, {30}), ({7, 23}, {15, 30})]
+)
+def test_with_manual_checkpoints_an_event_that_kills_its_process_is_buried_in_the_end(
+    one_by_one, killers, checkpoint_after
+):
+    """However far it is behind the stored checkpoint: that does not move meanwhile."""
+
+    async def main():
+        rig = Deadly(killers, checkpoint_after, count=31, one_by_one=one_by_one)
+        while await rig.live():
+            assert rig.deaths < 30, "it goes on for ever"
+        assert {sequence for sequence, _, _ in rig.desk.buried} == killers
+        assert all("died" in error for _, error, _ in rig.desk.buried)
+        assert set(rig.desk.done) == set(range(31)) - killers
+        assert (rig.checkpoint, rig.lease().attempts) == (31, 0)
+
+    run_virtual(main())
+
+
+def test_with_manual_checkpoints_one_death_makes_nobody_go_one_by_one():
+    async def main():
+        rig = Deadly({7}, {30}, count=31)
+        assert await rig.live()
+        rig.killers = set()
+        assert not await rig.live()
+        assert rig.sizes == [10, 10, 10, 10, 1]
+
+    run_virtual(main())
+
+
+def test_with_manual_checkpoints_an_orderly_stop_after_deaths_leaves_no_tries():
+    async def main():
+        rig = Deadly({7}, {30}, count=31)
+        for _ in range(4):
+            assert await rig.live()
+        assert rig.lease().attempts > 0
+        rig.killers, rig.checkpoint_after = set(), set()
+        pump = await rig.start(policy=manual(), retry=BURY, orphaned=True)
+        await asyncio.sleep(60)
+        pump.let_go("b", Reason.SHUTDOWN)
+        await rig.task
+        assert (rig.checkpoint, rig.lease().attempts) == (0, 0)
 
     run_virtual(main())

@@ -51,15 +51,21 @@ class ListFeed:
 
 
 class GappyFeed(ListFeed):
-    """One whose last sequences hold nothing any more, as if what was there had been deleted."""
+    """One whose last sequences hold nothing any more, as if what was there had been deleted; nor
+    do those in ``without``."""
 
     def __init__(self, count, empty_from):
         super().__init__(count)
         self.empty_from = empty_from
+        self.without = set()
 
     async def read(self, partition, position, max_events):
         batch = await super().read(partition, position, max_events)
-        events = [event for event in batch.events if event.sequence < self.empty_from]
+        events = [
+            event
+            for event in batch.events
+            if event.sequence < self.empty_from and event.sequence not in self.without
+        ]
         upto = events[-1].sequence + 1 if events else self.count
         return replace(batch, events=events, next=Checkpoint(next_sequence=upto))
 
@@ -118,11 +124,21 @@ class Rig:
         self.at = at
         self.reports = []
 
-    async def start(self, policy=None, retry=None, orphaned=False, turns=None, gate=None, **pace):
+    async def start(
+        self,
+        *,
+        policy=None,
+        retry=None,
+        orphaned=False,
+        overruled=False,
+        turns=None,
+        gate=None,
+        **pace,
+    ):
         start = Checkpoint(next_sequence=self.at)
         await self.store.create(GROUP, {"0": start})
         (lease,) = await self.store.acquire([self.lease()], "a", 10.0)
-        hold = Hold(lease, until=float("inf"), orphaned=orphaned)
+        hold = Hold(lease, until=float("inf"), orphaned=orphaned, overruled=overruled)
         pump = Pump(
             hold,
             feed=self.feed,

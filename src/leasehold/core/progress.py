@@ -5,7 +5,8 @@ and nothing else, no matter which instance writes it and when.
 
 Of two positions at the same sequence, only their tokens tell which is further on, and only the feed
 can read those: where events share a sequence, such as the changes of one transaction. They count as
-different, and the newer word of the owner is taken.
+different, and the newer word of the owner is taken. So whoever has the events in hand says whether
+a user's checkpoint lies among those that are still to come (``ahead``), and when it is passed.
 """
 
 from __future__ import annotations
@@ -29,28 +30,46 @@ class PartitionProgress:
     events: int = 0
     batches: int = 0
     """Handled since then."""
+    ahead: bool = False
+    """Whether ``saved`` is the user's word on an event behind ``handled``, still to be finished."""
 
     @property
     def unsaved(self) -> bool:
-        return _is_further(self.handled, self.saved)
+        return not self.ahead and _is_further(self.handled, self.saved)
+
+    @property
+    def known(self) -> Checkpoint:
+        """The furthest that may be stored without another word of the user."""
+        return self.saved if self.ahead else self.handled
 
     @property
     def owed(self) -> bool:
         """Whether the handler took events that no checkpoint covers. Where it writes them itself,
         nothing may pass these."""
-        return _is_further(self.taken, self.saved)
+        return not self.ahead and _is_further(self.taken, self.saved)
 
-    def reach(self, position: Checkpoint) -> Checkpoint:
-        """How far a user's checkpoint reaches: behind the last event taken, to all that follows."""
+    def reach(self, position: Checkpoint, *, ahead: bool = False) -> Checkpoint:
+        """How far a user's checkpoint reaches: behind the last event taken, to all that follows.
+        An older word than what is stored, where all is stored, takes nothing back."""
         at = position.next_sequence
+        if not ahead and not self.unsaved and self.saved.token and at == self.saved.next_sequence:
+            return self.saved
         if at == self.taken.next_sequence and _is_further(self.taken, position):
             return position
         reaches = self.taken.next_sequence <= at < self.handled.next_sequence
         return self.handled if reaches or position == self.taken else position
 
     def advance(
-        self, to: Checkpoint, *, events: int = 1, batches: int = 1, taken: bool = False
+        self,
+        to: Checkpoint,
+        *,
+        events: int = 1,
+        batches: int = 1,
+        taken: bool = False,
+        past_saved: bool = False,
     ) -> PartitionProgress:
+        """``past_saved``: the event that ``saved`` is behind is among those handled now."""
+        behind_saved = to.next_sequence <= self.saved.next_sequence and to != self.saved
         return PartitionProgress(
             handled=to,
             taken=to if taken else self.taken,
@@ -58,18 +77,22 @@ class PartitionProgress:
             saved_at=self.saved_at,
             events=self.events + events,
             batches=self.batches + batches,
+            ahead=self.ahead and behind_saved and not past_saved,
         )
 
-    def store(self, position: Checkpoint, now: float) -> PartitionProgress:
+    def store(self, position: Checkpoint, now: float, *, ahead: bool = False) -> PartitionProgress:
         """A checkpoint was stored. Answers may overtake one another: it never goes back."""
         saved = further(self.saved, position)
-        if _is_further(self.handled, saved):
-            return replace(self, saved=saved)
-        return PartitionProgress(handled=self.handled, taken=self.taken, saved=saved, saved_at=now)
+        ahead = saved == position if ahead else self.ahead and saved == self.saved
+        if not ahead and _is_further(self.handled, saved):
+            return replace(self, saved=saved, ahead=False)
+        return PartitionProgress(
+            handled=self.handled, taken=self.taken, saved=saved, saved_at=now, ahead=ahead
+        )
 
     def jump(self, to: Checkpoint) -> PartitionProgress:
         """Go on elsewhere: the feed no longer has what was here, so none of it is owed."""
-        return replace(self, handled=to, taken=self.saved, events=self.events + 1)
+        return replace(self, handled=to, taken=self.saved, events=self.events + 1, ahead=False)
 
 
 def begin(at: Checkpoint, now: float) -> PartitionProgress:

@@ -22,7 +22,10 @@ class Calls:
         self._work, self._clock, self._pace = work, clock, pace
         self.done, self.heard_at = 0, 0.0
         """How many events of its run the handler had done when it was last heard of, and when that
-        was. Who is asked between two events sets both: a call for it would cost as much again."""
+        was. Who is asked between two events sets both: a call for it would cost as much again. The
+        number comes last, and is read first: a new one never comes with an old time."""
+        self.overdue = 0
+        """How many it had done when its time ran out: the one after these took too long."""
         self._asking = 0
         """Requests to a store that the handler is waiting for."""
 
@@ -40,7 +43,10 @@ class Calls:
             return await self._work.handle(events, stop)
         call = asyncio.ensure_future(self._work.handle(events, stop))
         try:
-            while (left_s := self._left_s(limit_s)) > 0:
+            while True:
+                self.overdue = self.done
+                if (left_s := self._left_s(limit_s)) <= 0:
+                    break
                 with suppress(TimeoutError):
                     return await within(self._clock, left_s, asyncio.shield(call))
         finally:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Literal, Unpack
 
+from leasehold.clock import within
 from leasehold.core.start import AtTime, Earliest, Latest, Start, StockLeases, parse
 from leasehold.errors import BadInput
 from leasehold.ports import Feed, LeaseStore
@@ -90,11 +92,19 @@ class ChangeFeedProcessor(Processor):
             )
 
     async def _has_leases(self) -> bool:
+        """False as well if the store does not tell in time, or a stop is asked for meanwhile."""
+        looking = asyncio.ensure_future(self._store.snapshot(self.group))
+        stopped = asyncio.ensure_future(self._host.stop_asked.wait())
+        either = asyncio.wait((looking, stopped), return_when=asyncio.FIRST_COMPLETED)
         try:
-            return bool((await self._store.snapshot(self.group)).leases)
+            await within(self._clock, self._pace.request_timeout_s, either)
+            return looking.done() and bool(looking.result().leases)
         except Exception as error:  # told and tried again by the upkeep
             log.info("whether %s has leases is not known yet: %s", self.group, error)
             return False
+        finally:
+            looking.cancel()
+            stopped.cancel()
 
 
 def _feed_of(container: Any, mode: Literal["latest", "all"]) -> Feed:

@@ -8,6 +8,7 @@ from math import inf
 
 from leasehold.core import progress
 from leasehold.core.model import Checkpoint
+from leasehold.core.retry import put_ahead
 from leasehold.errors import CheckpointMissing
 from leasehold.ports import Clock, LeaseStore
 from leasehold.processor.work import Hold, answered
@@ -29,6 +30,7 @@ class Checkpoints:
         on_saved: Saved | None = None,
     ) -> None:
         self.progress = progress.begin(hold.lease.checkpoint, clock.monotonic())
+        self._first = hold.lease.checkpoint
         self._hold, self._store, self._policy = hold, store, policy
         self._clock, self._limit_s, self._on_saved = clock, limit_s, on_saved
 
@@ -64,24 +66,54 @@ class Checkpoints:
         return inf if events is None else events - self.progress.events
 
     def advance(
-        self, to: Checkpoint, *, events: int = 1, batches: int = 1, taken: bool = False
+        self,
+        to: Checkpoint,
+        *,
+        events: int = 1,
+        batches: int = 1,
+        taken: bool = False,
+        past_saved: bool = False,
     ) -> None:
-        self.progress = self.progress.advance(to, events=events, batches=batches, taken=taken)
+        self.progress = self.progress.advance(
+            to, events=events, batches=batches, taken=taken, past_saved=past_saved
+        )
 
     def jump(self, to: Checkpoint) -> None:
         self.progress = self.progress.jump(to)
 
-    async def write(self, attempts: int) -> bool:
+    @property
+    def after_death(self) -> bool:
+        """Whether an owner died of what may lie anywhere behind the stored checkpoint, since the
+        user has written no other one."""
+        return self._hold.orphaned and self._policy.manual and self.progress.saved == self._first
+
+    async def write(self, attempts: int, *, at: int | None = None, leaving: bool = False) -> bool:
         """Checkpoint and attempts, if the lease is still ours. Where the user checkpoints by hand,
         failures on the way to the next one are not the stored position's, and stay in memory; and
-        tries that were stored for what is handled by now are over."""
+        tries that were stored for what is handled by now are over. Unless an owner died: if the
+        next one dies as well, that must not be forgotten. ``at``: the sequence of what comes next.
+        """
+        if self.progress.ahead:  # what was tried lies before that, and so do its tries
+            return await self._put(self.progress.known, self._hold.lease.attempts)
         if self._policy.manual and self.progress.owed:
-            return not self._hold.lease.attempts or await self._put(self.progress.saved, 0)
+            stored = 0 if leaving else self._while_owed(attempts, at)
+            kept = stored == self._hold.lease.attempts
+            return kept or await self._put(self.progress.saved, stored)
         return await self._put(self.progress.handled, attempts)
 
-    async def write_by_hand(self, position: Checkpoint, attempts: int) -> bool:
-        """The user's own, with the attempts that are known of where the pump stands."""
-        position = self.progress.reach(position)
+    def _while_owed(self, attempts: int, at: int | None) -> int:
+        if not self.after_death:
+            return 0
+        place = self.progress.handled.next_sequence if at is None else at
+        distance = place - self.progress.saved.next_sequence
+        return put_ahead(attempts, distance) if attempts else 1
+
+    async def write_by_hand(self, position: Checkpoint, attempts: int, *, ahead: bool) -> bool:
+        """The user's own, with the attempts that are known of where the pump stands. ``ahead``: it
+        is behind an event that the pump has not finished, and may share its sequence."""
+        position = self.progress.reach(position, ahead=ahead)
+        if ahead and position != self.progress.saved:
+            return await self._put(position, 0, ahead=True)
         if position.next_sequence <= self.progress.saved.next_sequence:
             return await self._put(position, self._hold.lease.attempts)
         return await self._put(position, attempts if position == self.progress.handled else 0)
@@ -95,12 +127,13 @@ class Checkpoints:
             "checkpoint=every(…)"
         )
 
-    async def _put(self, position: Checkpoint, attempts: int) -> bool:
+    async def _put(self, position: Checkpoint, attempts: int, *, ahead: bool = False) -> bool:
         held = self._hold.lease
         wanted = replace(held, checkpoint=position, attempts=attempts)
         kept = await answered(self._clock, self._limit_s, self._store.checkpoint([wanted]))
         if kept:
-            self.progress = self.progress.store(kept[0].checkpoint, self._clock.monotonic())
+            stored, now = kept[0].checkpoint, self._clock.monotonic()
+            self.progress = self.progress.store(stored, now, ahead=ahead and stored == position)
             saved, tries = self.progress.saved, kept[0].attempts
             if held is not self._hold.lease or (saved, tries) != (position, attempts):
                 # Renewed meanwhile, or stored otherwise: by a rewind, or an answer that came late.

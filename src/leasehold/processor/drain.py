@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from math import inf
+from typing import TypeVar
 
 from leasehold.core.balance import read_by_others
-from leasehold.core.model import Group
+from leasehold.core.model import Group, Snapshot
 from leasehold.errors import PositionGone
 from leasehold.ports import Clock, Feed, LeaseStore
+from leasehold.processor.work import answered, told
+from leasehold.settings import Pace
+
+T = TypeVar("T")
 
 
 class Drain:
@@ -16,10 +21,17 @@ class Drain:
     about as often as upkeep looks at it."""
 
     def __init__(
-        self, feed: Feed, store: LeaseStore, group: Group, *, clock: Clock, pause_s: float
+        self,
+        feed: Feed,
+        store: LeaseStore,
+        group: Group,
+        *,
+        clock: Clock,
+        pace: Pace,
+        pause_s: float,
     ) -> None:
         self._feed, self._store, self._group = feed, store, group
-        self._clock, self._pause_s = clock, pause_s
+        self._clock, self._pace, self._pause_s = clock, pace, pause_s
         self._ends: Mapping[str, int] | None = None
         self._left_out: frozenset[str] = frozenset()
         """Partitions that get no lease, as others read them. Unless they get one after all."""
@@ -48,12 +60,12 @@ class Drain:
     async def _find_ends(self) -> dict[str, int]:
         """How far to go, for each partition that the group reads or will. One that was split before
         the group knew of it never gets a lease: its children have all of it."""
-        known = await self._feed.partitions()
-        look = await self._store.snapshot(self._group)
+        known = await self._ask(self._feed.partitions())
+        look = await self._look()
         self._left_out = read_by_others(look, known)
         leaves = {each.id for each in known} - self._left_out
         leased = {each.partition for each in look.leases}
-        extents = await self._feed.extents()
+        extents = await self._ask(self._feed.extents())
         self._firsts = {each.partition: float(each.first) for each in extents}
         return {each.partition: each.end for each in extents if each.partition in leaves | leased}
 
@@ -61,17 +73,24 @@ class Drain:
         """Whether any of them was, between a look at the feed and the creation of leases."""
         if not partitions:
             return False
-        known = await self._feed.partitions()
+        known = await self._ask(self._feed.partitions())
         return any(each in partition.ancestors for partition in known for each in partitions)
 
     async def _find_stored(self, partitions: Collection[str]) -> dict[str, float]:
         """Where the group is, as far as those are positions of this feed: it may be recreated."""
-        look = await self._store.snapshot(self._group)
+        look = await self._look()
         positions = {x.partition: x.checkpoint for x in look.leases if x.partition in partitions}
-        times = await self._feed.event_times(positions)
+        times = await self._ask(self._feed.event_times(positions))
         at = {
             partition: float(position.next_sequence)
             for partition, position in positions.items()
             if not isinstance(times.get(partition), PositionGone)
         }
         return at | dict.fromkeys(look.replaced, inf)
+
+    async def _look(self) -> Snapshot:
+        look = self._store.snapshot(self._group)
+        return await answered(self._clock, self._pace.request_timeout_s, look)
+
+    async def _ask(self, request: Awaitable[T]) -> T:
+        return await told(self._clock, self._pace.read_timeout_s, request)

@@ -287,6 +287,8 @@ class Handlers:
         context._events = events
         try:
             await self._handle.call(events, context)
+            if not _cancelled():  # it is done, although nobody may be waiting for it any more
+                stop(len(events))
         except NotHandled as left:
             return Outcome(done=left.done, behind=left.behind)
         except BaseException as error:
@@ -413,9 +415,13 @@ async def _await(answer: Awaitable[Any]) -> None:
 def _ours(error: BaseException) -> bool:
     """Whether it was this call that somebody cancelled, rather than something within it."""
     if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
+        return _cancelled()
     return isinstance(error, GeneratorExit)
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -93,6 +93,7 @@ class Host:
         self.offers = Offers()
         self._wake = asyncio.Event()
         self._stopping_since: float | None = None
+        self.stop_asked = asyncio.Event()
         self._announced = False
         self._turned_at: float | None = None
         """When the loop last made a step; None: it has not begun."""
@@ -156,6 +157,7 @@ class Host:
         if self._stopping_since is None:
             self._stopping_since = self._clock.monotonic()
             self._wake.set()
+            self.stop_asked.set()
 
     @property
     def stopping_for_s(self) -> float | None:
@@ -292,7 +294,7 @@ class Host:
             worker, now = self.workers[partition], self._clock.monotonic()
             if stopping or self.offers.offer(worker.hold.lease, member, now):
                 worker.let_go(member, Reason.SHUTDOWN if stopping else Reason.BALANCED)
-        orphans = {lease.partition for lease in todo.take if lease.owner is not None}
+        orphans = {lease.partition: lease for lease in todo.take if lease.owner is not None}
         renewed = self._clock.monotonic()
         for first in range(0, len(todo.take), LEASES_MAX):
             sent, some = self._clock.monotonic(), todo.take[first : first + LEASES_MAX]
@@ -307,8 +309,16 @@ class Host:
             for lease in won:
                 self.moves += 1
                 self.offers.taken(lease, sent)
-                orphaned = lease.partition in orphans
-                self._start_work(Hold(lease, self._until(sent), orphaned=orphaned))
+                before = orphans.get(lease.partition)
+                overruled = before is not None and before.live
+                self._start_work(
+                    Hold(
+                        lease,
+                        self._until(sent),
+                        orphaned=before is not None,
+                        overruled=overruled,
+                    )
+                )
 
     def _start_work(self, hold: Hold) -> None:
         partition = hold.lease.partition

@@ -262,10 +262,10 @@ class Processor:
     async def _run(self) -> None:
         self._task = asyncio.current_task()
         async with using(self._store):
-            await self._prepare()
-            log.info("%s joins %s", self.instance, self.group)
             if self._stop_asked:
                 self._host.stop()
+            await self._prepare()
+            log.info("%s joins %s", self.instance, self.group)
             beside = [asyncio.ensure_future(self._show_lag()), asyncio.ensure_future(self._stay())]
             if self._until_drained:
                 beside.append(asyncio.ensure_future(self._stop_when_drained()))
@@ -281,6 +281,8 @@ class Processor:
                     task.cancel()
                 if self._errors:
                     await asyncio.wait(self._errors, timeout=self._pace.request_timeout_s)
+                for task in tuple(self._errors):
+                    task.cancel()
                 self._threads.shutdown()
                 log.info("%s left %s", self.instance, self.group)
 
@@ -361,12 +363,16 @@ class Processor:
         """Troubles of stores and feeds: logged, and told to the user's ``on_error``."""
         log.warning("%s: %s: %s: it will be tried again", what, type(error).__name__, error)
         if len(self._errors) < TELLING_MAX:
-            task = asyncio.ensure_future(self._tell(error, None))
-            self._errors.add(task)
-            task.add_done_callback(self._errors.discard)
+            self._begin_telling(error, None)
 
     def _letters_held(self, held: DeadLettersHeld) -> None:
         self._report("dead letters", held)
+
+    def _begin_telling(self, error: BaseException, context: Context | None) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(self._tell(error, context))
+        self._errors.add(task)
+        task.add_done_callback(self._errors.discard)
+        return task
 
     async def _tell(self, error: BaseException, context: Context | None) -> None:
         try:
@@ -403,7 +409,14 @@ class Processor:
 
     async def _stop_when_drained(self) -> None:
         pause_s = min(self._host.settings.hurry_s, 1.0)
-        drain = Drain(self._feed, self._leases, self.group, clock=self._clock, pause_s=pause_s)
+        drain = Drain(
+            self._feed,
+            self._leases,
+            self.group,
+            clock=self._clock,
+            pace=self._pace,
+            pause_s=pause_s,
+        )
         while True:
             try:
                 done = await drain.is_done(self._in_hand())
@@ -444,6 +457,7 @@ class _Work:
         self._handlers, self._metrics = processor._handlers, processor._metrics
         self.one_by_one = self._handlers.one_by_one
         self.interruptible = self._handlers.is_async
+        self._telling: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         try:
@@ -466,9 +480,24 @@ class _Work:
     async def failed(self, error: BaseException) -> None:
         self._log(error)
         self._metrics.retried(self._lease.partition)
-        await self._processor._tell(error, self.context)
         if isinstance(error, HandlerHung) and len(self._handlers.left_behind) >= HUNG_MAX:
             self.give_up(error)
+        await self._tell(error)
+
+    async def _tell(self, error: BaseException) -> None:
+        """A call that nobody waits for any more goes on, and there is no other beside it: plain
+        functions that hang would use up all threads."""
+        if self._telling is not None and not self._telling.done():
+            text = "partition %s: on_error still has to come back, and is not told of %r"
+            log.warning(text, self._lease.partition, error)
+            return
+        self._telling = self._processor._begin_telling(error, self.context)
+        try:
+            await asyncio.shield(self._telling)
+        except asyncio.CancelledError:
+            text = "partition %s: on_error did not come back in time; work goes on without it"
+            log.warning(text, self._lease.partition)
+            raise
 
     def _log(self, error: BaseException) -> None:
         """With its traceback the first time that this place in the code fails so."""

@@ -7,6 +7,7 @@ when a checkpoint is due; this module carries out one action at a time and repor
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -17,10 +18,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from leasehold.clock import within
 from leasehold.core import lifecycle, progress
-from leasehold.core.breaker import Bury, Wait
+from leasehold.core.breaker import TryAgain, Wait
 from leasehold.core.lifecycle import Again, Done, Handled, Pause, Phase, Read, Reason, Refused
 from leasehold.core.model import Checkpoint
-from leasehold.core.retry import Bisection, decide, resume
+from leasehold.core.retry import ALONE, WITHIN, Bisection, decide, resume, split_ahead
 from leasehold.errors import (
     HandlerHung,
     LeaseLost,
@@ -96,19 +97,26 @@ class Pump:
         self._has_read = False
         self._done = 0
         """Events of the batch that are finished."""
-        self._attempts = max(hold.lease.attempts, 1 if hold.orphaned else 0)
+        distance, there = split_ahead(hold.lease.attempts)
+        self._attempts = max(0 if distance else there, 1 if hold.orphaned else 0)
+        self._watch_from = hold.lease.checkpoint.next_sequence + distance
+        self._watched = there if distance else ALONE
+        """With checkpoints by hand, after a second death: from where on events are tried one by
+        one, and the tries of the first of these."""
         self._suspect = hold.orphaned and hold.lease.attempts > 0
         """Was being tried when an instance died, and not for the first time."""
+        self._died_twice = self._suspect
         self._turns = turns or Turns()
         self._gate = gate or LetterGate(self._retry, clock, lambda held: None)
         self._tried_at = -inf
-        self._error = "the instance that handled it died"
+        self._error: str | None = _why_orphaned(hold)
+        """Why what comes next failed: a try here, or one that its former owner never finished."""
         self._events_due = self._save_at = inf
         self._failures = 0
         self._remind_at: float | None = None
         self._closed = self._gave_up = False
         self._signals: deque[lifecycle.Event] = deque()
-        self._signalled = asyncio.Event()
+        self._signalled, self._end_asked = asyncio.Event(), asyncio.Event()
         self._offered_to: str | None = None
         self._do = {
             Phase.OPENING: self._open,
@@ -180,7 +188,8 @@ class Pump:
 
     async def save(self, position: Checkpoint) -> bool:
         """The user's own checkpoint. False: the lease is somebody else's, and work on it ends."""
-        writing = self._checkpoints.write_by_hand(position, self._attempts)
+        ahead = self._is_in_hand(position)
+        writing = self._checkpoints.write_by_hand(position, self._attempts, ahead=ahead)
         kept = await self._calls.aside(writing)
         if not kept:
             self.lose()
@@ -193,6 +202,7 @@ class Pump:
     def _signal(self, event: lifecycle.Event) -> None:
         self._signals.append(event)
         self._signalled.set()
+        self._end_asked.set()
         self._reader.break_off()  # a read is no work in hand
 
     def _advance(self, event: lifecycle.Event) -> None:
@@ -206,6 +216,8 @@ class Pump:
         try:
             event = await self._do[action.phase]()
         except Exception as error:  # whatever the feed, the store or a callback raises
+            if isinstance(error, ReadHung) and self._reader.hopeless:
+                self.let_go(None, Reason.HUNG)
             self._report(f"{action.phase.value} partition {self.hold.lease.partition}", error)
             self._failures += 1
             pace = self._pace
@@ -232,10 +244,6 @@ class Pump:
             return await self._without(gone)
         except LeaseLost:
             return Refused()  # by the broker, before the store has told
-        except ReadHung:
-            if self._reader.hopeless:
-                self.let_go(None, Reason.HUNG)
-            raise
         if batch is None:
             return None
         self._batch, self._done, self._has_read = batch, 0, True
@@ -258,11 +266,13 @@ class Pump:
         events = self._batch.events[self._done :]
         if not len(events):
             return self._handled()
+        if self._is_careful:
+            events = self._be_careful(events)
         if self._attempts:
             return await self._handle_again(events)
         outcome = await self._try(events)
         if outcome is None:
-            return await self._yield(self._search(events))
+            return await self._yield(self._search(events[self._calls.overdue :]))
         self._finished(outcome.done, behind=outcome.behind)
         if outcome.error is None:
             return self._handled()
@@ -271,7 +281,7 @@ class Pump:
         return await self._failed(outcome.error, self._search(events[outcome.done :]))
 
     async def _save(self) -> lifecycle.Event:
-        return Done() if await self._checkpoints.write(self._attempts) else Refused()
+        return Done() if await self._write(self._attempts) else Refused()
 
     async def _split(self) -> lifecycle.Event:
         children: dict[str, Checkpoint] = dict(self._batch.children)
@@ -291,7 +301,7 @@ class Pump:
                 await self._soon(self._reader.let_go())
         if reason in (Reason.BALANCED, Reason.SHUTDOWN, Reason.HUNG):
             if self.hold.lease.attempts > self._attempts:  # a try that turned out to be nobody's
-                await self._checkpoints.write(self._attempts)
+                await self._checkpoints.write(self._attempts, leaving=True)
             wanted = replace(self.hold.lease, offered_to=self._offered_to)
             await self._ask(self._store.release([wanted]))
         return Done()
@@ -311,7 +321,7 @@ class Pump:
         them whatever failed there: those who wait for the end of the feed look at the checkpoint.
         """
         self._checkpoints.advance(self._batch.next)
-        self._attempts, self._suspect = 0, False
+        self._attempts, self._suspect, self._error = 0, False, None
 
     def _ended(self) -> lifecycle.Event:
         """The children begin behind all of it, so all of it must be stored before they may."""
@@ -330,12 +340,12 @@ class Pump:
     async def _without(self, gone: PositionGone) -> lifecycle.Event:
         """What to do about a position that the feed no longer has."""
         self._reader.forget()
-        await self._work.failed(gone)
+        await self._tell(gone)
         if self._pace.on_position_gone == "fail":
             self._work.give_up(gone)
             return Again(self._pace.retry_max_s)
         self._checkpoints.jump(gone.resume)
-        self._attempts = 0
+        self._attempts, self._error = 0, None
         if gone.reason != "retention":
             return await self._go_back(gone.resume)
         return Again(0.0) if await self._checkpoints.write(0) else Refused()
@@ -355,20 +365,35 @@ class Pump:
 
     # Handling
 
+    @property
+    def _is_careful(self) -> bool:
+        late = isinstance(self._batch.events, ReadsLate)
+        return self._died_twice and self._checkpoints.after_death and not late
+
+    async def _write(self, attempts: int) -> bool:
+        """With the tries of the next event, wherever the checkpoint is."""
+        rest = self._batch.events[self._done : self._done + 1] if self._is_careful else ()
+        at = _sequence(rest[0]) if len(rest) else None
+        return await self._checkpoints.write(attempts, at=at)
+
+    def _be_careful(self, events: Sequence[Any]) -> Sequence[Any]:
+        """What is still to be handled before the place where the last owner died; from there on
+        one by one, so that each try can be counted although the checkpoint does not move."""
+        before = bisect_left(events, self._watch_from, key=_sequence)
+        if before:
+            return events[:before]
+        if self._checkpoints.owed and not ALONE <= self._attempts < WITHIN:
+            self._suspect, same = True, _sequence(events[0]) == self._watch_from
+            self._attempts = self._watched if same else ALONE
+            self._error = _why_orphaned(self.hold) if same else None
+        return events
+
     async def _handle_again(self, events: Sequence[Any]) -> lifecycle.Event:
         """A batch that failed before, whole or bisected. Each try is counted before it begins, so
         that one that kills the process counts as well."""
         search = self._search(events)
-        if search.poison:
-            match self._gate.verdict(self._tried_at):
-                case Wait(seconds=seconds):
-                    return Again(min(seconds, self._pace.retry_max_s))
-                case Bury():
-                    # More than one, if they share a sequence.
-                    for event in await self._in_hand(events[:1]):
-                        await self._work.bury(event, self._error, self._retry.attempts)
-                    self._gate.buried(self._error)
-                    return await self._proceed(search.dead_lettered(), 1, taken=False)
+        if search.poison and (event := await self._bury(search)) is not None:
+            return event
         if not (self._suspect or (self.hold.orphaned and search.failed().poison)):
             return await self._try_counted(search, events)
         # One suspect at a time in a process, or one that kills it would have others blamed that
@@ -387,7 +412,7 @@ class Pump:
             self._turns.end(self)
 
     async def _try_counted(self, search: Bisection, events: Sequence[Any]) -> lifecycle.Event:
-        if not await self._checkpoints.write(search.attempts_if_unfinished):
+        if not await self._write(search.attempts_if_unfinished):
             return Refused()
         if self._stale:  # the store took its time
             return Again(self._pace.poll_interval_s)
@@ -397,7 +422,7 @@ class Pump:
             return await self._yield(search)
         if outcome.error is None and outcome.done < size:  # the rest was never tried
             self._finished(outcome.done, behind=outcome.behind)
-            kept = await self._checkpoints.write(self._attempts)
+            kept = await self._write(self._attempts)
             return Again(0.0) if kept else Refused()
         if outcome.error is None:
             return await self._proceed(search.succeeded(), size)
@@ -418,38 +443,59 @@ class Pump:
         return outcome if isinstance(outcome, Outcome) else await self._hung(outcome)
 
     async def _hung(self, call: asyncio.Task[Outcome]) -> Outcome | None:
-        hung = HandlerHung(
-            f"the handler of partition {self.hold.lease.partition} did not come back within "
-            f"handler_timeout_s={self._pace.handler_timeout_s:g}"
-        )
         if not self._work.interruptible:
             self.let_go(None, Reason.HUNG)  # first, so that the thread begins nothing more
         with suppress(TimeoutError):
             await self._soon(asyncio.wait((call,)))
-        if self._work.interruptible and call.done():
-            return Outcome(done=self._calls.done, error=hung)
-        self.let_go(None, Reason.HUNG)  # an async function may block its loop: that hears nothing
-        self._finished(self._calls.done)
-        self._error = str(hung)
-        with suppress(TimeoutError):  # as may the one who is told
-            await self._soon(self._work.failed(hung))
-        return None
+        done = self._calls.done
+        late = done > self._calls.overdue  # what took too long is done, and what follows is new
+        hung = HandlerHung(
+            f"the handler of partition {self.hold.lease.partition} did not come back within "
+            f"handler_timeout_s={self._pace.handler_timeout_s:g}"
+            f"{'; it did later, so no try is counted' * late}"
+        )
+        if self._work.interruptible and call.done() and not late:
+            return Outcome(done=done, error=hung)
+        if not call.done():
+            self.let_go(None, Reason.HUNG)  # an async function that blocks its loop hears nothing
+        if not late:
+            self._finished(done)
+            self._error = str(hung)
+        await self._tell(hung)
+        return Outcome(done=done) if late else None
 
     async def _failed(self, error: BaseException, search: Bisection) -> lifecycle.Event:
         self._attempts = search.failed().attempts
         self._error = traced_text(error)
         if isinstance(error, SystemExit | KeyboardInterrupt):
             self._work.give_up(error)
-            await self._checkpoints.write(self._attempts)
+            await self._write(self._attempts)
             return Again(self._pace.retry_max_s)
-        await self._work.failed(error)
+        await self._tell(error)
         decision = decide(self._retry, self._attempts, self._chance())
-        if not await self._checkpoints.write(self._attempts):
+        if not await self._write(self._attempts):
             return Refused()
         if decision.do == "give-up":
             self._work.give_up(error)
             return Again(self._pace.retry_max_s)
         return Again(decision.delay_s)
+
+    async def _tell(self, error: BaseException) -> None:
+        """The user's function for errors may never come back. It has as long as a handler has, and
+        no end that comes meanwhile waits for it; one that came before waits for a last word."""
+        limit_s = self._pace.request_timeout_s if self.ending else self._pace.handler_timeout_s
+        telling = asyncio.ensure_future(self._work.failed(error))
+        ended = asyncio.ensure_future(self._end_asked.wait())
+        either = (telling,) if self.ending else (telling, ended)
+        waiting = asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            with suppress(TimeoutError):
+                await (waiting if limit_s is None else within(self._clock, limit_s, waiting))
+            if telling.done():
+                telling.result()
+        finally:
+            telling.cancel()
+            ended.cancel()
 
     async def _proceed(
         self, search: Bisection, count: int, *, taken: bool = True
@@ -458,15 +504,33 @@ class Pump:
         self._attempts = search.attempts
         self._suspect = self._suspect and self._attempts > 0
         self._finished(count, taken=taken, behind=behind)
-        if not await self._checkpoints.write(self._attempts):
+        if not await self._write(self._attempts):
             return Refused()
         return Again(0.0) if self._done < len(self._batch.events) else self._handled()
 
-    async def _in_hand(self, events: Sequence[Any]) -> Sequence[Any]:
-        """Where events are read as they are asked for, that takes a thread: upkeep of all leases
-        would wait for it here."""
-        late = isinstance(events, ReadsLate)
-        return await asyncio.to_thread(list, events) if late else events
+    async def _bury(self, search: Bisection) -> lifecycle.Event | None:
+        """None: it must be tried first. The stored tries may be of another event, since one that
+        is gone, such as a document that was mended, leaves its place to the next."""
+        if self._error is None:
+            return None
+        match self._gate.verdict(self._tried_at):
+            case Wait(seconds=seconds):
+                return Again(min(seconds, self._pace.retry_max_s))
+            case TryAgain():
+                return None
+        poison = await self._in_hand(self._batch.events[self._done : self._done + 1])
+        if poison is None:
+            return Again(0.0)
+        for event in poison:  # more than one, if they share a sequence
+            await self._work.bury(event, self._error, self._retry.attempts)
+        self._gate.buried(self._error)
+        return await self._proceed(search.dead_lettered(), 1, taken=False)
+
+    async def _in_hand(self, events: Sequence[Any]) -> Sequence[Any] | None:
+        """None: it has to be read for that, and an end was asked for meanwhile."""
+        if not isinstance(events, ReadsLate):
+            return events
+        return await self._reader.fetch(events, self._checkpoints.handled)
 
     async def _behind(self, count: int) -> Checkpoint | None:
         """Where the next of them end, if only a read of the last one would tell."""
@@ -481,10 +545,14 @@ class Pump:
         return Checkpoint(next_sequence=sequence)
 
     async def _yield(self, search: Bisection) -> lifecycle.Event:
-        """Others may try; what the hung call still does is fenced off."""
-        self._attempts = search.failed().attempts
-        await self._checkpoints.write(self._attempts)
-        return Again(self._pace.retry_max_s)
+        """Others may try; what the hung call still does is fenced off. After the last try it is
+        buried here, for nobody else buries what they have not tried."""
+        search = search.failed()
+        self._attempts = search.attempts
+        if not await self._write(self._attempts):
+            return Refused()
+        buried = await self._bury(search) if search.poison else None
+        return buried or Again(self._pace.retry_max_s)
 
     def _finished(
         self, count: int, *, taken: bool = True, behind: Checkpoint | None = None
@@ -494,12 +562,36 @@ class Pump:
         if taken:
             self._gate.handled()
         self._done += count
+        self._error = None
         whole, last = self._done == len(self._batch.events), self._batch.next
         if not whole and behind is not None:
             last = behind
         elif not whole:
             last = progress.behind(self._batch.events[self._done - 1])
-        self._checkpoints.advance(last, events=count, batches=whole, taken=taken)
+        past_saved = self._checkpoints.progress.ahead and self._is_in_hand(
+            self._checkpoints.progress.saved, self._done - count, self._done
+        )
+        self._checkpoints.advance(
+            last, events=count, batches=whole, taken=taken, past_saved=past_saved
+        )
+
+    def _is_in_hand(
+        self, position: Checkpoint, first: int | None = None, end: int | None = None
+    ) -> bool:
+        """Whether one of these events of the batch, if not given those not finished, ends at that
+        position, and others follow that share its sequence. Elsewhere sequences alone tell."""
+        events = self._batch.events
+        if not position.token or isinstance(events, ReadsLate):
+            return False
+        first = self._done if first is None else first
+        end = len(events) if end is None else end
+        at = position.next_sequence
+        place = bisect_left(events, at, first, end, key=_sequence)
+        while place < end and _sequence(events[place]) == at:
+            if progress.behind(events[place]) == position:
+                return True
+            place += 1
+        return False
 
     def _handled(self) -> lifecycle.Event:
         return Handled(save=self._checkpoints.due, unsaved=self._checkpoints.unsaved)
@@ -516,7 +608,7 @@ class Pump:
         ``_events_due`` and ``_save_at``.
         """
         now, calls = self._clock.monotonic(), self._calls
-        calls.done, calls.heard_at = done, now
+        calls.heard_at, calls.done = now, done
         return (
             done >= self._events_due
             or now >= self._save_at
@@ -539,3 +631,14 @@ class Pump:
         with suppress(TimeoutError):
             await within(self._clock, seconds, self._signalled.wait())
         return not self._signals
+
+
+def _sequence(event: Any) -> int:
+    sequence: int = event.sequence
+    return sequence
+
+
+def _why_orphaned(hold: Hold) -> str | None:
+    if hold.overruled:
+        return "the instance that handled it did not let it go"
+    return "the instance that handled it died" if hold.orphaned else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, Literal, TypeVar
 
 from leasehold.core.model import Checkpoint, Lease
 from leasehold.core.start import AtSequence
@@ -13,6 +13,7 @@ from leasehold.ports import Batch, Feed, FencesReaders
 from leasehold.processor.budget import Budget
 from leasehold.settings import Pace
 
+T = TypeVar("T")
 End = Literal["done", "late", "broken off"]
 HUNG_READS_MAX = 3
 """Reads in a row without an answer before the lease is let go for others to try. Those that run in
@@ -38,8 +39,8 @@ class Reader:
         self._lease, self._on_lost = lease, on_lost
         self._budget = budget or Budget(pace.max_bytes)
         self._in_hand_bytes = 0
-        self._ahead: _Read | None = None
-        self._current: _Read | None = None
+        self._ahead: _Read[Batch] | None = None
+        self._current: _Read[Any] | None = None
         self._hung = 0
 
     @property
@@ -56,13 +57,19 @@ class Reader:
             finally:
                 self._count(ahead, 0)
             return self._in_hand(batch if batch is not None and len(batch.events) else None)
-        return self._in_hand(await self._result(self._begin(position)))
+        batch = await self._result(self._begin(position))
+        return self._in_hand(batch)
 
     def read_ahead(self, position: Checkpoint) -> None:
         """If there is room for another batch like the one in hand."""
         if self._pace.read_ahead and self._budget.allows(self._in_hand_bytes):
             self._ahead = self._begin(position)
             self._count(self._ahead, self._in_hand_bytes)
+
+    async def fetch(self, events: Sequence[Any], position: Checkpoint) -> list[Any] | None:
+        """Events that a feed reads as somebody goes through them: in a thread, or upkeep of all
+        leases would wait for it here. None: the reading was broken off."""
+        return await self._result(self._start(position, asyncio.to_thread(list, events)))
 
     async def locate(self, sequence: int) -> Checkpoint:
         """The position of that sequence, as the feed knows it."""
@@ -97,21 +104,23 @@ class Reader:
         self._in_hand_bytes = size_bytes
         return batch
 
-    def _count(self, ahead: _Read, size_bytes: int) -> None:
+    def _count(self, ahead: _Read[Batch], size_bytes: int) -> None:
         self._budget.change(ahead.size_bytes, size_bytes)
         ahead.size_bytes = size_bytes
 
-    def _begin(self, position: Checkpoint) -> _Read:
+    def _begin(self, position: Checkpoint) -> _Read[Batch]:
         max_events = self._pace.max_events
         if self._fenced is None or self._lease is None:
             reading = self._feed.read(self._partition, position, max_events)
         else:
             reading = self._fenced.read_as_owner(self._lease, position, max_events)
-        return _Read(
-            position, asyncio.ensure_future(reading), self._pace.read_timeout_s, self._told
-        )
+        return self._start(position, reading)
 
-    def _told(self, read: _Read) -> None:
+    def _start(self, position: Checkpoint, reading: Coroutine[Any, Any, T]) -> _Read[T]:
+        task = asyncio.ensure_future(reading)
+        return _Read(position, task, self._pace.read_timeout_s, self._told)
+
+    def _told(self, read: _Read[Any]) -> None:
         """A read is done, whether or not anybody waits for it."""
         error = None if read.task.cancelled() else read.task.exception()
         if isinstance(error, LeaseLost) and self._on_lost is not None:
@@ -119,7 +128,7 @@ class Reader:
         if read is self._ahead and error is None and not read.task.cancelled():
             self._count(read, read.task.result().size_bytes)
 
-    async def _result(self, read: _Read) -> Batch | None:
+    async def _result(self, read: _Read[T]) -> T | None:
         self._current = read
         try:
             end = await read.wait()
@@ -139,7 +148,7 @@ class Reader:
         )
 
 
-class _Read:
+class _Read(Generic[T]):
     """A read under way, and who waits for it: until it is done, late, or not wanted any more.
 
     No task and no clock of its own, and no timer unless somebody waits: it is done for every batch,
@@ -148,9 +157,9 @@ class _Read:
     def __init__(
         self,
         position: Checkpoint,
-        task: asyncio.Task[Batch],
+        task: asyncio.Task[T],
         limit_s: float,
-        told: Callable[[_Read], None],
+        told: Callable[[_Read[Any]], None],
     ) -> None:
         self.position, self.task = position, task
         self.size_bytes = 0
@@ -178,12 +187,12 @@ class _Read:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _done(self, task: asyncio.Task[Batch]) -> None:
+    def _done(self, task: asyncio.Task[T]) -> None:
         self._told(self)
         self.over("done")
 
 
-def _answer(task: asyncio.Task[Batch]) -> Batch:
+def _answer(task: asyncio.Task[T]) -> T:
     if task.cancelled():
         raise FeedUnavailable("the read was cancelled from within")
     return task.result()

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from leasehold.clock import within
 from leasehold.core.lifecycle import Reason
 from leasehold.core.model import Lease
-from leasehold.errors import StoreUnavailable
+from leasehold.errors import FeedUnavailable, StoreUnavailable
 from leasehold.ports import Clock
 from leasehold.processor.handlers import Outcome, Stop
 
@@ -27,6 +27,8 @@ class Hold:
     """The monotonic time up to which new work may begin; renewals push it on."""
     orphaned: bool = False
     """Its former owner died or was overruled, maybe because of the batch at the checkpoint."""
+    overruled: bool = False
+    """Its former owner was alive then, and did not let it go."""
 
 
 class Worker(Protocol):
@@ -75,3 +77,11 @@ async def answered(clock: Clock, limit_s: float, request: Awaitable[T]) -> T:
         raise StoreUnavailable(f"no answer within request_timeout_s={limit_s:g}") from error
     except Exception as error:
         raise StoreUnavailable(f"{type(error).__name__}: {error}") from error
+
+
+async def told(clock: Clock, limit_s: float, request: Awaitable[T]) -> T:
+    """A feed's answer about itself. Like a read, it may take ``read_timeout_s``."""
+    try:
+        return await within(clock, limit_s, request)
+    except TimeoutError as error:
+        raise FeedUnavailable(f"no answer within read_timeout_s={limit_s:g}") from error
