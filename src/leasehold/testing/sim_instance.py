@@ -102,11 +102,11 @@ class SimWork:
         self._sim.note(f"{self._instance.name}: handling {self._hold.lease.partition}: {error}")
 
     async def bury(self, event: int, error: BaseException | str, attempts: int) -> None:
-        """Right only where instances died of it, as far as anybody can tell; what a dead owner had
-        in hand counts as tried once."""
+        """Right only where instances died of it, as far as anybody can tell, and never by the tries
+        of one that stopped in order; what a dead owner had in hand counts as tried once."""
         lease = self._hold.lease
         in_hand = range(lease.checkpoint.next_sequence + MAX_EVENTS) if self._hold.orphaned else ()
-        known = "died" in str(error) or event in in_hand
+        known = self._hold.orphaned and ("died" in str(error) or event in in_hand)
         if not known or self._sim.store.tries(lease.partition, event) < attempts:
             self._sim.store.violations.append(
                 f"event {event} of {lease.partition} was dead-lettered: {error}"
