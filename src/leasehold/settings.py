@@ -114,7 +114,7 @@ class Pace:
     retry_max_s: float = 30.0
     """the longest such pause"""
     handler_timeout_s: float | None = None
-    """how long one call of the handler may take; none: any time"""
+    """how long one call of the handler may take, or of `on_error`; none: any time"""
     on_position_gone: OnPositionGone = "earliest"
     """where to go on if the checkpoint's position is gone; `"fail"`: stop"""
 
