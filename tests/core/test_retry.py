@@ -8,18 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leasehold.core.retry import (
-    AHEAD_MAX,
-    ALONE,
-    WITHIN,
-    Bisection,
-    Decision,
-    decide,
-    describe,
-    put_ahead,
-    resume,
-    split_ahead,
-)
+from leasehold.core.retry import ALONE, WITHIN, Bisection, Decision, decide, describe, resume
 from leasehold.settings import Retry
 
 DEAD_LETTER = Retry(attempts=3, then="dead-letter")
@@ -106,10 +95,6 @@ def test_after_the_last_attempt_the_setting_decides(retry: Retry, attempts: int,
         (4, "batch failed 4 times"),
         (ALONE + 4, "next event failed 4 times alone"),
         (WITHIN + 16, "failing within the next 16 events"),
-        (
-            put_ahead(ALONE + 2, 51),
-            "next event failed 2 times alone, 51 after the checkpoint",
-        ),
     ],
 )
 def test_people_see_what_the_number_means(attempts: int, text: str) -> None:
@@ -379,17 +364,3 @@ def test_a_lowered_number_of_attempts_condemns_no_event_that_was_not_tried_alone
 @pytest.mark.parametrize(("size", "mark"), [(10, ALONE), (1, WITHIN)])
 def test_counting_stops_short_of_the_next_mark(size: int, mark: int) -> None:
     assert resume(FOREVER, 0, size, attempts=mark - 1).failed().attempts == mark - 1
-
-
-@given(st.integers(1, AHEAD_MAX - 1), st.integers(0, 999))
-def test_tries_of_what_lies_behind_the_checkpoint_fit_into_its_number(
-    distance: int, tries: int
-) -> None:
-    stored = put_ahead(ALONE + tries, distance)
-    assert split_ahead(stored) == (distance, ALONE + tries)
-    assert stored < 2**31
-
-
-def test_what_lies_too_far_behind_the_checkpoint_is_only_known_to_have_failed() -> None:
-    assert put_ahead(ALONE + 3, AHEAD_MAX) == 1
-    assert split_ahead(WITHIN + 7) == (0, WITHIN + 7)

@@ -429,7 +429,7 @@ async def watch_health(world, host, seconds):
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-@pytest.mark.parametrize("every", [1000, 128, 30])
+@pytest.mark.parametrize("every", [1000, 128, 30, 4])
 def test_a_record_that_fails_its_whole_request_is_found_and_costs_no_other(hangs, every):
     """A store that answers for all or for none, or later than the host waits for it."""
 

@@ -1,7 +1,6 @@
 """What a pump has handled, what of it is stored, and when a partition that ended may be split."""
 
 import asyncio
-from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -205,6 +204,8 @@ def test_tries_of_what_was_handled_in_the_end_condemn_nothing_at_the_next_owner(
 class TransactionFeed(ListFeed):
     """One whose events are the changes of one transaction: all share sequence 0."""
 
+    ends = False
+
     async def read(self, partition, position, max_events):
         self.reads.append(position.next_sequence)
         first = self.count if position.next_sequence else int(position.token or -1) + 1
@@ -212,7 +213,56 @@ class TransactionFeed(ListFeed):
             Change({}, "upsert", 0, str(n), NOON, partition, more_follow=n + 1 < self.count)
             for n in range(first, min(first + max_events, self.count))
         ]
-        return Batch(events=changes, next=progress.behind(changes[-1]) if changes else position)
+        behind = progress.behind(changes[-1]) if changes else position
+        if not changes and self.ends:
+            end = Checkpoint(next_sequence=1)
+            return Batch(next=behind, children={"0.0": end, "0.1": end})
+        return Batch(events=changes, next=behind)
+
+
+async def checkpoint_aside(rig, **settings):
+    """The handler hands five changes over, and one of them is checkpointed beside it. The store's
+    answer comes when the handler is done with all."""
+    pump, checkpoint, aside = await rig.start(**settings), rig.store.checkpoint, []
+
+    async def slow(leases):
+        kept = await checkpoint(leases)
+        await asyncio.sleep(0.05)
+        return kept
+
+    async def handle(events, stop):
+        rig.desk.done += [int(event.offset) for event in events]
+        aside.append(asyncio.ensure_future(pump.save(progress.behind(events[2]))))
+        await asyncio.sleep(0.01)
+        return Outcome(done=len(events))
+
+    rig.store.checkpoint, rig.desk.handle = slow, handle
+    await asyncio.sleep(30)
+    return pump
+
+
+@pytest.mark.parametrize("policy", [every(seconds=5), every(batches=1)])
+def test_a_checkpoint_whose_answer_comes_late_hides_nothing_that_was_handled_since(policy):
+    async def main():
+        rig = Rig(takes_s=0)
+        rig.feed = TransactionFeed(5)
+        pump = await checkpoint_aside(rig, policy=policy)
+        pump.let_go("b", Reason.SHUTDOWN)
+        await rig.task
+        assert rig.lease().checkpoint == Checkpoint(next_sequence=1, token="4")
+
+    run_virtual(main())
+
+
+def test_a_checkpoint_whose_answer_comes_late_lets_no_split_pass_what_is_owed():
+    async def main():
+        rig = Rig(takes_s=0)
+        rig.feed = TransactionFeed(5)
+        rig.feed.ends = True
+        await checkpoint_aside(rig, policy=manual())
+        assert not rig.task.done(), "changes 3 and 4 would be lost with the process"
+
+    run_virtual(main())
 
 
 @pytest.mark.parametrize("policy", [every(batches=1), manual()])
@@ -304,88 +354,5 @@ def test_after_an_orderly_stop_what_was_handled_is_stored(policy, steps, one_by_
         while furthest in buried:
             furthest += 1
         assert rig.checkpoint <= furthest
-
-    run_virtual(main())
-
-
-class Deadly(Rig):
-    """A handler that kills its process at some events, and a user who checkpoints seldom."""
-
-    def __init__(self, killers, checkpoint_after, **rig):
-        super().__init__(**rig)
-        self.killers, self.checkpoint_after = killers, checkpoint_after
-        self.deaths, self.deadly, self.sizes = 0, asyncio.Event(), []
-
-    async def live(self, **settings):
-        """One instance, until it dies or nothing is left to do."""
-        pump = await self.start(policy=manual(), retry=BURY, orphaned=self.deaths > 0, **settings)
-
-        async def handle(events, stop):
-            self.sizes.append(len(events))
-            for done, event in enumerate(events):
-                if event.sequence in self.killers:
-                    self.deadly.set()
-                    await asyncio.sleep(1e9)
-                self.desk.done.append(event.sequence)
-                if event.sequence in self.checkpoint_after:
-                    await pump.save(progress.behind(event))
-                if self.desk.one_by_one and stop(done + 1):
-                    return Outcome(done=done + 1)
-            return Outcome(done=len(events))
-
-        self.desk.handle = handle
-        self.deadly.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.deadly.wait(), 600)
-            self.deaths += 1
-        self.task.cancel()
-        await asyncio.wait([self.task])
-        return self.deadly.is_set()
-
-
-@pytest.mark.parametrize("one_by_one", [True, False])
-@pytest.mark.parametrize(
-    ("killers", "checkpoint_after"), [({0}, {30}), ({7}, {30}), ({23}, {30}), ({7, 23}, {15, 30})]
-)
-def test_with_manual_checkpoints_an_event_that_kills_its_process_is_buried_in_the_end(
-    one_by_one, killers, checkpoint_after
-):
-    """However far it is behind the stored checkpoint: that does not move meanwhile."""
-
-    async def main():
-        rig = Deadly(killers, checkpoint_after, count=31, one_by_one=one_by_one)
-        while await rig.live():
-            assert rig.deaths < 30, "it goes on for ever"
-        assert {sequence for sequence, _, _ in rig.desk.buried} == killers
-        assert all("died" in error for _, error, _ in rig.desk.buried)
-        assert set(rig.desk.done) == set(range(31)) - killers
-        assert (rig.checkpoint, rig.lease().attempts) == (31, 0)
-
-    run_virtual(main())
-
-
-def test_with_manual_checkpoints_one_death_makes_nobody_go_one_by_one():
-    async def main():
-        rig = Deadly({7}, {30}, count=31)
-        assert await rig.live()
-        rig.killers = set()
-        assert not await rig.live()
-        assert rig.sizes == [10, 10, 10, 10, 1]
-
-    run_virtual(main())
-
-
-def test_with_manual_checkpoints_an_orderly_stop_after_deaths_leaves_no_tries():
-    async def main():
-        rig = Deadly({7}, {30}, count=31)
-        for _ in range(4):
-            assert await rig.live()
-        assert rig.lease().attempts > 0
-        rig.killers, rig.checkpoint_after = set(), set()
-        pump = await rig.start(policy=manual(), retry=BURY, orphaned=True)
-        await asyncio.sleep(60)
-        pump.let_go("b", Reason.SHUTDOWN)
-        await rig.task
-        assert (rig.checkpoint, rig.lease().attempts) == (0, 0)
 
     run_virtual(main())

@@ -182,6 +182,23 @@ def test_a_silent_answer_does_not_keep_a_drain_from_its_end(silent):
     run_virtual(main())
 
 
+def test_a_feed_that_is_slow_rather_than_silent_is_drained_in_the_end():
+    class Slow(WholeFeed):
+        async def extents(self):
+            await asyncio.sleep(3 * PACE.read_timeout_s)
+            return await super().extents()
+
+    async def main():
+        clock = SimClock()
+        drain = Drain(Slow(20), MemoryStore(clock), GROUP, clock=clock, pace=PACE, pause_s=1.0)
+        for _ in range(2):
+            with pytest.raises(FeedUnavailable):
+                await drain.is_done({"0": 20.0})
+        assert await drain.is_done({"0": 20.0})
+
+    run_virtual(main())
+
+
 def change_processor(clock, store, seen):
     async def on_changes(changes):
         seen.extend(changes)

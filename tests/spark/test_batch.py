@@ -18,7 +18,9 @@ from leasehold.core import lifecycle
 from leasehold.core.model import Group
 from leasehold.core.start import AtSequence
 from leasehold.operations.rewind import carry_out, plan
+from leasehold.processor.pump import Pump
 from leasehold.spark import SparkBatch, SparkProcessor
+from leasehold.spark.jobs import SparkJob
 
 
 def first_batch(spark: SparkSession, folder: Path, look: Any, **more: Any) -> Any:
@@ -101,3 +103,38 @@ def test_a_job_that_outlives_its_lease_has_lost_it_although_this_instance_took_i
     partition, before, after = first_batch(spark, tmp_path, look)
     assert before == frozenset()
     assert after == {partition}
+
+
+def test_a_job_that_outlives_its_lease_has_lost_it_although_it_was_let_go_in_order(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def look(processor: SparkProcessor, batch: SparkBatch, rewind: Any) -> Any:
+        partition = batch.ranges[0].partition
+        old = processor._host.workers.pop(partition)
+        after = batch.lost()
+        processor._host.workers[partition] = old
+        return partition, after
+
+    partition, after = first_batch(spark, tmp_path, look)
+    assert after == {partition}
+
+
+def test_a_job_knows_who_held_its_partitions_when_it_began(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Before its thread does anything: it may be held up there for long."""
+
+    def look(processor: SparkProcessor, batch: SparkBatch, rewind: Any) -> Any:
+        return [str(each.partition) for each in batch.ranges]
+
+    held: list[Any] = []
+    real = SparkProcessor._run_job
+
+    def run_job(self: SparkProcessor, job: SparkJob) -> Any:
+        held.append({p: isinstance(each, Pump) for p, each in job.holders.items()})
+        return real(self, job)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparkProcessor, "_run_job", run_job)
+        mine = first_batch(spark, tmp_path, look)
+    assert held[0] == dict.fromkeys(mine, True)

@@ -12,9 +12,7 @@ that is known about the events from the checkpoint on, and a search is resumed j
 
 - below ``ALONE``: the batch failed that often;
 - ``ALONE`` + n: the next event failed n times alone;
-- ``WITHIN`` + n: something within the next n events fails;
-- ``AHEAD`` + 1000 d + n: the event d sequences behind the checkpoint failed n times alone. Where
-  users checkpoint by hand, what is handled may be far ahead of what is stored.
+- ``WITHIN`` + n: something within the next n events fails.
 
 Only tries alone can make an event poison, and they have numbers of their own. Therefore neither a
 batch of another size nor a ``Retry`` with other settings can condemn an event never tried alone.
@@ -35,9 +33,6 @@ Do = Literal["again", "bisect", "dead-letter", "give-up"]
 
 ALONE = 1_000_000
 WITHIN = 2_000_000
-AHEAD = 1_000_000_000
-AHEAD_TRIES, AHEAD_MAX = 1_000, 1_000_000
-"""It has to fit into 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,28 +53,8 @@ def decide(retry: Retry, attempts: int, chance: float) -> Decision:
     return Decision(do="dead-letter" if attempts >= ALONE else "bisect")
 
 
-def put_ahead(attempts: int, distance: int) -> int:
-    """For a lease whose checkpoint is that far before what ``attempts`` is about. Only tries alone
-    are kept; too far away, only that there were any."""
-    if distance >= AHEAD_MAX:
-        return 1
-    tries = _tries(attempts) if ALONE <= attempts < WITHIN else 0
-    return AHEAD + AHEAD_TRIES * distance + min(tries, AHEAD_TRIES - 1)
-
-
-def split_ahead(attempts: int) -> tuple[int, int]:
-    """How far behind the checkpoint, and the tries there."""
-    if attempts < AHEAD:
-        return 0, attempts
-    distance, tries = divmod(attempts - AHEAD, AHEAD_TRIES)
-    return distance, ALONE + tries
-
-
 def describe(attempts: int) -> str:
     """A lease's ``attempts`` for people."""
-    if attempts >= AHEAD:
-        distance, there = split_ahead(attempts)
-        return f"{describe(there)}, {distance} after the checkpoint"
     if attempts >= WITHIN:
         return f"failing within the next {attempts - WITHIN} events"
     if attempts >= ALONE:

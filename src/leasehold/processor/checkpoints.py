@@ -8,7 +8,6 @@ from math import inf
 
 from leasehold.core import progress
 from leasehold.core.model import Checkpoint
-from leasehold.core.retry import put_ahead
 from leasehold.errors import CheckpointMissing
 from leasehold.ports import Clock, LeaseStore
 from leasehold.processor.work import Hold, answered
@@ -30,7 +29,6 @@ class Checkpoints:
         on_saved: Saved | None = None,
     ) -> None:
         self.progress = progress.begin(hold.lease.checkpoint, clock.monotonic())
-        self._first = hold.lease.checkpoint
         self._hold, self._store, self._policy = hold, store, policy
         self._clock, self._limit_s, self._on_saved = clock, limit_s, on_saved
 
@@ -81,39 +79,26 @@ class Checkpoints:
     def jump(self, to: Checkpoint) -> None:
         self.progress = self.progress.jump(to)
 
-    @property
-    def after_death(self) -> bool:
-        """Whether an owner died of what may lie anywhere behind the stored checkpoint, since the
-        user has written no other one."""
-        return self._hold.orphaned and self._policy.manual and self.progress.saved == self._first
-
-    async def write(self, attempts: int, *, at: int | None = None, leaving: bool = False) -> bool:
+    async def write(self, attempts: int) -> bool:
         """Checkpoint and attempts, if the lease is still ours. Where the user checkpoints by hand,
         failures on the way to the next one are not the stored position's, and stay in memory; and
-        tries that were stored for what is handled by now are over. Unless an owner died: if the
-        next one dies as well, that must not be forgotten. ``at``: the sequence of what comes next.
-        """
+        tries that were stored for what is handled by now are over."""
         if self.progress.ahead:  # what was tried lies before that, and so do its tries
             return await self._put(self.progress.known, self._hold.lease.attempts)
         if self._policy.manual and self.progress.owed:
-            stored = 0 if leaving else self._while_owed(attempts, at)
-            kept = stored == self._hold.lease.attempts
-            return kept or await self._put(self.progress.saved, stored)
+            return not self._hold.lease.attempts or await self._put(self.progress.saved, 0)
         return await self._put(self.progress.handled, attempts)
 
-    def _while_owed(self, attempts: int, at: int | None) -> int:
-        if not self.after_death:
-            return 0
-        place = self.progress.handled.next_sequence if at is None else at
-        distance = place - self.progress.saved.next_sequence
-        return put_ahead(attempts, distance) if attempts else 1
-
-    async def write_by_hand(self, position: Checkpoint, attempts: int, *, ahead: bool) -> bool:
-        """The user's own, with the attempts that are known of where the pump stands. ``ahead``: it
-        is behind an event that the pump has not finished, and may share its sequence."""
-        position = self.progress.reach(position, ahead=ahead)
-        if ahead and position != self.progress.saved:
-            return await self._put(position, 0, ahead=True)
+    async def write_by_hand(
+        self, position: Checkpoint, attempts: int, *, ahead: Callable[[], bool]
+    ) -> bool:
+        """The user's own, with the attempts that are known of where the pump stands. ``ahead``:
+        whether it is behind an event that the pump has not finished, and may share its sequence.
+        Asked again once the answer is there: the pump may have finished it meanwhile."""
+        is_ahead = ahead()
+        position = self.progress.reach(position, ahead=is_ahead)
+        if is_ahead and position != self.progress.saved:
+            return await self._put(position, 0, ahead=ahead)
         if position.next_sequence <= self.progress.saved.next_sequence:
             return await self._put(position, self._hold.lease.attempts)
         return await self._put(position, attempts if position == self.progress.handled else 0)
@@ -127,13 +112,16 @@ class Checkpoints:
             "checkpoint=every(…)"
         )
 
-    async def _put(self, position: Checkpoint, attempts: int, *, ahead: bool = False) -> bool:
+    async def _put(
+        self, position: Checkpoint, attempts: int, *, ahead: Callable[[], bool] = lambda: False
+    ) -> bool:
         held = self._hold.lease
         wanted = replace(held, checkpoint=position, attempts=attempts)
         kept = await answered(self._clock, self._limit_s, self._store.checkpoint([wanted]))
         if kept:
             stored, now = kept[0].checkpoint, self._clock.monotonic()
-            self.progress = self.progress.store(stored, now, ahead=ahead and stored == position)
+            is_ahead = stored == position and ahead()
+            self.progress = self.progress.store(stored, now, ahead=is_ahead)
             saved, tries = self.progress.saved, kept[0].attempts
             if held is not self._hold.lease or (saved, tries) != (position, attempts):
                 # Renewed meanwhile, or stored otherwise: by a rewind, or an answer that came late.

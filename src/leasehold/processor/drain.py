@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from leasehold.core.balance import read_by_others
 from leasehold.core.model import Group, Snapshot
-from leasehold.errors import PositionGone
+from leasehold.errors import FeedUnavailable, PositionGone
 from leasehold.ports import Clock, Feed, LeaseStore
 from leasehold.processor.work import answered, told
 from leasehold.settings import Pace
@@ -32,6 +32,7 @@ class Drain:
     ) -> None:
         self._feed, self._store, self._group = feed, store, group
         self._clock, self._pace, self._pause_s = clock, pace, pause_s
+        self._limit_s = pace.read_timeout_s
         self._ends: Mapping[str, int] | None = None
         self._left_out: frozenset[str] = frozenset()
         """Partitions that get no lease, as others read them. Unless they get one after all."""
@@ -93,4 +94,11 @@ class Drain:
         return await answered(self._clock, self._pace.request_timeout_s, look)
 
     async def _ask(self, request: Awaitable[T]) -> T:
-        return await told(self._clock, self._pace.read_timeout_s, request)
+        """Longer each time that there was no answer: one request is about all partitions, and a
+        feed that needs longer for it than for a read is slow, not silent."""
+        try:
+            return await told(self._clock, self._limit_s, request)
+        except FeedUnavailable as error:
+            if isinstance(error.__cause__, TimeoutError):
+                self._limit_s *= 2
+            raise

@@ -21,7 +21,7 @@ from leasehold.core import lifecycle, progress
 from leasehold.core.breaker import TryAgain, Wait
 from leasehold.core.lifecycle import Again, Done, Handled, Pause, Phase, Read, Reason, Refused
 from leasehold.core.model import Checkpoint
-from leasehold.core.retry import ALONE, WITHIN, Bisection, decide, resume, split_ahead
+from leasehold.core.retry import Bisection, decide, resume
 from leasehold.errors import (
     HandlerHung,
     LeaseLost,
@@ -97,15 +97,9 @@ class Pump:
         self._has_read = False
         self._done = 0
         """Events of the batch that are finished."""
-        distance, there = split_ahead(hold.lease.attempts)
-        self._attempts = max(0 if distance else there, 1 if hold.orphaned else 0)
-        self._watch_from = hold.lease.checkpoint.next_sequence + distance
-        self._watched = there if distance else ALONE
-        """With checkpoints by hand, after a second death: from where on events are tried one by
-        one, and the tries of the first of these."""
+        self._attempts = max(hold.lease.attempts, 1 if hold.orphaned else 0)
         self._suspect = hold.orphaned and hold.lease.attempts > 0
         """Was being tried when an instance died, and not for the first time."""
-        self._died_twice = self._suspect
         self._turns = turns or Turns()
         self._gate = gate or LetterGate(self._retry, clock, lambda held: None)
         self._tried_at = -inf
@@ -188,8 +182,9 @@ class Pump:
 
     async def save(self, position: Checkpoint) -> bool:
         """The user's own checkpoint. False: the lease is somebody else's, and work on it ends."""
-        ahead = self._is_in_hand(position)
-        writing = self._checkpoints.write_by_hand(position, self._attempts, ahead=ahead)
+        writing = self._checkpoints.write_by_hand(
+            position, self._attempts, ahead=lambda: self._is_in_hand(position)
+        )
         kept = await self._calls.aside(writing)
         if not kept:
             self.lose()
@@ -266,8 +261,6 @@ class Pump:
         events = self._batch.events[self._done :]
         if not len(events):
             return self._handled()
-        if self._is_careful:
-            events = self._be_careful(events)
         if self._attempts:
             return await self._handle_again(events)
         outcome = await self._try(events)
@@ -281,7 +274,7 @@ class Pump:
         return await self._failed(outcome.error, self._search(events[outcome.done :]))
 
     async def _save(self) -> lifecycle.Event:
-        return Done() if await self._write(self._attempts) else Refused()
+        return Done() if await self._checkpoints.write(self._attempts) else Refused()
 
     async def _split(self) -> lifecycle.Event:
         children: dict[str, Checkpoint] = dict(self._batch.children)
@@ -301,7 +294,7 @@ class Pump:
                 await self._soon(self._reader.let_go())
         if reason in (Reason.BALANCED, Reason.SHUTDOWN, Reason.HUNG):
             if self.hold.lease.attempts > self._attempts:  # a try that turned out to be nobody's
-                await self._checkpoints.write(self._attempts, leaving=True)
+                await self._checkpoints.write(self._attempts)
             wanted = replace(self.hold.lease, offered_to=self._offered_to)
             await self._ask(self._store.release([wanted]))
         return Done()
@@ -365,29 +358,6 @@ class Pump:
 
     # Handling
 
-    @property
-    def _is_careful(self) -> bool:
-        late = isinstance(self._batch.events, ReadsLate)
-        return self._died_twice and self._checkpoints.after_death and not late
-
-    async def _write(self, attempts: int) -> bool:
-        """With the tries of the next event, wherever the checkpoint is."""
-        rest = self._batch.events[self._done : self._done + 1] if self._is_careful else ()
-        at = _sequence(rest[0]) if len(rest) else None
-        return await self._checkpoints.write(attempts, at=at)
-
-    def _be_careful(self, events: Sequence[Any]) -> Sequence[Any]:
-        """What is still to be handled before the place where the last owner died; from there on
-        one by one, so that each try can be counted although the checkpoint does not move."""
-        before = bisect_left(events, self._watch_from, key=_sequence)
-        if before:
-            return events[:before]
-        if self._checkpoints.owed and not ALONE <= self._attempts < WITHIN:
-            self._suspect, same = True, _sequence(events[0]) == self._watch_from
-            self._attempts = self._watched if same else ALONE
-            self._error = _why_orphaned(self.hold) if same else None
-        return events
-
     async def _handle_again(self, events: Sequence[Any]) -> lifecycle.Event:
         """A batch that failed before, whole or bisected. Each try is counted before it begins, so
         that one that kills the process counts as well."""
@@ -412,7 +382,7 @@ class Pump:
             self._turns.end(self)
 
     async def _try_counted(self, search: Bisection, events: Sequence[Any]) -> lifecycle.Event:
-        if not await self._write(search.attempts_if_unfinished):
+        if not await self._checkpoints.write(search.attempts_if_unfinished):
             return Refused()
         if self._stale:  # the store took its time
             return Again(self._pace.poll_interval_s)
@@ -422,7 +392,7 @@ class Pump:
             return await self._yield(search)
         if outcome.error is None and outcome.done < size:  # the rest was never tried
             self._finished(outcome.done, behind=outcome.behind)
-            kept = await self._write(self._attempts)
+            kept = await self._checkpoints.write(self._attempts)
             return Again(0.0) if kept else Refused()
         if outcome.error is None:
             return await self._proceed(search.succeeded(), size)
@@ -469,11 +439,11 @@ class Pump:
         self._error = traced_text(error)
         if isinstance(error, SystemExit | KeyboardInterrupt):
             self._work.give_up(error)
-            await self._write(self._attempts)
+            await self._checkpoints.write(self._attempts)
             return Again(self._pace.retry_max_s)
         await self._tell(error)
         decision = decide(self._retry, self._attempts, self._chance())
-        if not await self._write(self._attempts):
+        if not await self._checkpoints.write(self._attempts):
             return Refused()
         if decision.do == "give-up":
             self._work.give_up(error)
@@ -504,7 +474,7 @@ class Pump:
         self._attempts = search.attempts
         self._suspect = self._suspect and self._attempts > 0
         self._finished(count, taken=taken, behind=behind)
-        if not await self._write(self._attempts):
+        if not await self._checkpoints.write(self._attempts):
             return Refused()
         return Again(0.0) if self._done < len(self._batch.events) else self._handled()
 
@@ -549,7 +519,7 @@ class Pump:
         buried here, for nobody else buries what they have not tried."""
         search = search.failed()
         self._attempts = search.attempts
-        if not await self._write(self._attempts):
+        if not await self._checkpoints.write(self._attempts):
             return Refused()
         buried = await self._bury(search) if search.poison else None
         return buried or Again(self._pace.retry_max_s)

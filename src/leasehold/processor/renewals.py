@@ -22,6 +22,8 @@ from leasehold.processor.work import Hold, Report, Worker
 from leasehold.settings import Timing
 
 T = TypeVar("T")
+SLOTS_MAX = 1024
+"""Requests at once, for one lease each: those that hang must leave room for the others."""
 LEASES_MAX = 128
 """Leases in one request: a store with a record at a time must get done within a timeout. Also how
 many are asked for one by one at the same time."""
@@ -53,7 +55,7 @@ class Renewals:
         self._clock, self._report, self._settings = clock, report, settings
         self._asked: dict[str, asyncio.Task[None]] = {}
         """The request that is under way for each partition."""
-        self._slots = asyncio.Semaphore(LEASES_MAX)
+        self._slots = asyncio.Semaphore(SLOTS_MAX)
 
     async def renew(self, *, reached: bool) -> None:
         """Ask for all that is not being asked for. A request waits for the one before, so that a

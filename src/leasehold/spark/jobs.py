@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import inf
 from typing import NamedTuple
@@ -54,6 +54,9 @@ class SparkJob:
     ranges: tuple[Range, ...]
     overdue_s: float = inf
     """How long it may take, before smaller ones are tried instead."""
+    holders: Mapping[str, object] = field(default_factory=dict)
+    """By partition: who waited for it when it began. One that outlives them must not be taken for
+    that of the next ones."""
 
     @property
     def events(self) -> int:
@@ -91,15 +94,17 @@ class Jobs:
         watch: Watched,
         tag: str = "leasehold",
         wants: Callable[[str], bool] = lambda partition: True,
+        holder: Callable[[str], object] = lambda partition: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """``watch`` awaits a job that runs in a thread, and says what becomes of one that does not
         end. If it raises ``SparkGone``, no job is begun any more. ``wants``: whether a partition
-        still wants the job that it waits for. While ``stopping`` none is begun."""
+        still wants the job that it waits for. ``holder``: who holds a partition's lease now. While
+        ``stopping`` none is begun."""
         self._run, self._threads, self._clock = run, threads, clock
         self._gather_s, self._pacer, self._watch = gather_s, pacer, watch
         self._tag, self._numbers = tag, count(1)
-        self._wants, self._stopping = wants, stopping
+        self._wants, self._stopping, self._holder = wants, stopping, holder
         self._waiting: list[_Request] = []
         self._running: dict[asyncio.Task[None], _Underway] = {}
         self._time = SharedTime()
@@ -252,6 +257,7 @@ class Jobs:
             tag=f"{self._tag}-{next(self._numbers)}",
             ranges=tuple(ranges),
             overdue_s=more * self._pacer.overdue_s,
+            holders={partition: self._holder(partition) for partition in partitions},
         )
         began = self._clock.monotonic()
         running = asyncio.get_running_loop().run_in_executor(self._threads, self._run, job)

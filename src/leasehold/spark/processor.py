@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from leasehold.clock import within
-from leasehold.core.model import Checkpoint
+from leasehold.core.model import Checkpoint, Snapshot
 from leasehold.core.start import AtSequence
 from leasehold.errors import (
     BadInput,
@@ -168,6 +168,7 @@ class SparkProcessor(Processor):
             pacer=self._pacer,
             tag=self._tag,
             wants=self._wants,
+            holder=self._holder,
             stopping=lambda: self._host.stopping_for_s is not None,
             watch=Watch(
                 self._pulse,
@@ -253,6 +254,9 @@ class SparkProcessor(Processor):
             held=self._host.workers,
         )
 
+    def _holder(self, partition: str) -> object:
+        return self._host.workers.get(partition)
+
     def _wants(self, partition: str) -> bool:
         """Whether it still wants the job that it waits for, rather than to let its lease go."""
         pump = self._host.workers.get(partition)
@@ -305,16 +309,14 @@ class SparkProcessor(Processor):
         return batch._left_out
 
     def _batch(self, job: SparkJob, source: Source) -> SparkBatch:
-        # Those that wait for it now: a job that outlives them must not be taken for that of the
-        # next ones, which this instance may begin with the same partitions.
-        workers = {each.partition: self._host.workers.get(each.partition) for each in job.ranges}
-        pumps = {name: pump for name, pump in workers.items() if isinstance(pump, Pump)}
+        pumps = {name: pump for name, pump in job.holders.items() if isinstance(pump, Pump)}
+        workers = self._host.workers
         return SparkBatch(
             group=self.group,
             instance=self.instance,
             identity=self._identity,
             ranges=job.ranges,
-            _held=lambda partition: partition in pumps and pumps[partition].held,
+            _held=lambda p: p in pumps and workers.get(p) is pumps[p] and pumps[p].held,
             _confirm=lambda some: self._confirmed({p: pumps[p] for p in some if p in pumps}),
             _source=source,
             _history=self._history,
@@ -323,9 +325,12 @@ class SparkProcessor(Processor):
     def _confirmed(self, pumps: Mapping[str, Pump]) -> frozenset[str]:
         """In the thread of a job: whose leases are still theirs, by a look at the store."""
         assert self._loop is not None
-        look = self._store.snapshot(self.group)
         limit_s = self._pace.request_timeout_s
-        asked = asyncio.run_coroutine_threadsafe(within(self._clock, limit_s, look), self._loop)
+
+        async def look() -> Snapshot:
+            return await within(self._clock, limit_s, self._store.snapshot(self.group))
+
+        asked = asyncio.run_coroutine_threadsafe(look(), self._loop)
         try:
             leases = asked.result(2 * limit_s).leases
         except Exception as error:
