@@ -95,8 +95,9 @@ def test_a_handler_that_blocks_its_loop_for_too_long_is_told_and_its_lease_yield
         seen.event(event)
 
     def on_error(error):
-        told.append(error)
-        go.set()
+        if isinstance(error, lh.HandlerHung):  # on a busy machine the store may be late, too
+            told.append(error)
+            go.set()
 
     processor = make_processor(
         hub,
@@ -107,7 +108,7 @@ def test_a_handler_that_blocks_its_loop_for_too_long_is_told_and_its_lease_yield
         request_timeout_s=0.5,
     )
     processor.run(until_drained=True)
-    assert isinstance(told[0], lh.HandlerHung)
+    assert told
     assert set(seen.by_partition["0"]) == {0, 1, 2}
     assert checkpoints(store) == {"0": 3}
 
