@@ -84,9 +84,15 @@ class SimExcuses:
         return self._was_dead(owner.woken_at, renewed_at, watched)
 
     def _never_knew(self, owner: Instance, partition: str, since: float) -> bool:
-        """Whether the answer to its claim was lost, and it was leaving before it could look."""
+        """Whether the answer to its claim was lost, and it was leaving before it could take it
+        again: nor can it while the record is locked."""
         unaware = owner.severed_at >= since and partition not in owner.host.workers
-        return unaware and owner.stopped_at - since <= self._renewal_s
+        until, chaos = owner.stopped_at, self._sim.chaos
+        locked_at = chaos.locked_at.get(partition, inf)
+        freed_at = chaos.unlocked_at.get(partition, -inf)
+        if since <= locked_at and not locked_at <= freed_at < owner.stopped_at:
+            until = min(until, locked_at)
+        return unaware and until - since <= self._renewal_s
 
     def _explains(self, cause: float, renewed_at: float, watched: float) -> bool:
         """Whether what ended then can be why nothing was renewed: it is not long over."""

@@ -24,6 +24,7 @@ class Chaos:
         self._sim = sim
         self.down = self.silent = False
         """The store cannot be reached; it does not even refuse."""
+        self.locked_at: dict[str, float] = {}
         self.unlocked_at: dict[str, float] = {}
         self._down_at = self._shaken_at = -inf
         self._set_forth_at: list[float] = []
@@ -146,6 +147,7 @@ class Chaos:
         self._sim.faults["locked"] += 1
         self._sim.disturbance(f"somebody locks the lease of {partition}")
         self._sim.store.locked.add(partition)
+        self.locked_at[partition] = self._sim.clock.monotonic()
         try:
             await asyncio.sleep(self._sim.chance.uniform(2, 60))
         finally:
