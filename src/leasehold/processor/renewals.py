@@ -25,8 +25,7 @@ T = TypeVar("T")
 SLOTS_MAX = 1024
 """Requests at once, for one lease each: those that hang must leave room for the others."""
 LEASES_MAX = 128
-"""Leases in one request: a store with a record at a time must get done within a timeout. Also how
-many are asked for one by one at the same time."""
+"""Leases in one request: a store with a record at a time must get done within a timeout."""
 
 
 class Ask(Protocol):
