@@ -46,10 +46,12 @@ def test_a_warm_up_that_is_cancelled_late_takes_no_job_with_it(
     tags: dict[str, set[str]] = {}
 
     class SlowSource:
-        def __init__(self, *plan: Any) -> None:
-            self.df = self
+        df = None
 
-        def collect(self) -> None:
+        def __init__(self, *plan: Any) -> None:
+            pass
+
+        def collect(self, work: Any) -> None:
             tags["warm-up"] = set(spark.tags)
             assert over.wait(60)
 

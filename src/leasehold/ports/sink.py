@@ -61,8 +61,9 @@ class SinkBatch(Protocol):
     def lost_history(self, known: Mapping[str, tuple[int, int]]) -> Mapping[str, PositionGone]:
         """Which of these positions, each with the number of its history, the feed has lost."""
 
-    def map_in_arrow(self, df: Any, function: Callable[..., Any], schema: Any) -> Any:
-        """As ``df.mapInArrow(function, schema)``, but where the events are read if it can be."""
+    def collect(self, df: Any, function: Callable[..., Any]) -> list[Any]:
+        """What ``function`` yields, for the rows of each task as Arrow batches, in the executors:
+        where the events are read if it can be."""
 
     def took(self, part: str, seconds: float) -> None:
         """For the progress line: how long a part of the work took."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from leasehold.core.model import Group
 from leasehold.core.ranges import Range
 from leasehold.errors import PositionGone, SinkUnavailable
 from leasehold.sinks import History
-from leasehold.spark.reading.frames import Source
+from leasehold.spark.reading.frames import Source, collected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,16 @@ class SparkBatch:
         """The DataFrame that ``on_batch`` is given beside this batch."""
         return None if self._source is None else self._source.df
 
-    def map_in_arrow(
-        self, df: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Any], schema: Any
-    ) -> DataFrame:
-        """As ``df.mapInArrow(function, schema)``, for sinks that write in the executors. Of the
-        DataFrame as ``on_batch`` was given it (``df is batch.df``) the function gets the rows where
-        the events are read, so that none of them goes through Java and back."""
+    def collect(
+        self, df: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
+    ) -> list[Any]:
+        """Runs a job and returns all that the function yields, for sinks that write in the
+        executors: there it gets the rows of each task, as Arrow batches. Of the DataFrame as
+        ``on_batch`` was given it (``df is batch.df``) it gets them where the events are read, so
+        that none of them goes through Java and back."""
         if self._source is not None and df is self._source.df:
-            return self._source.map(function, schema)
-        return df.mapInArrow(function, schema)
+            return self._source.collect(function)
+        return collected(df, function)
 
     def lost(self) -> frozenset[str]:
         """Partitions that another instance may have by now; whatever this batch has of them must

@@ -212,7 +212,7 @@ class SparkProcessor(Processor):
         if self._spark in _warm:
             return
         with suppress(Exception), self._pulse.tagged(self._tag, self._warm_up_tag):
-            Source(self._spark, self._reading, [()] * self._cores()).df.collect()
+            Source(self._spark, self._reading, [()] * self._cores()).collect(iter)
             _warm.add(self._spark)
 
     async def _handle(self, events: Any, context: Context) -> None:

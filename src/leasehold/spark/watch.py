@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, Protocol
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from leasehold.clock import within
@@ -22,6 +21,7 @@ from leasehold.errors import HandlerHung, StaleBatch
 from leasehold.ports import Clock
 from leasehold.processor.handlers import NotHandled
 from leasehold.spark.jobs import LOOK_S, Overdue, SparkGone, SparkJob, Void
+from leasehold.spark.session import context_of
 
 log = logging.getLogger("leasehold.spark")
 CANCEL_S = 30.0
@@ -175,10 +175,7 @@ class SparkPulse:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._cancelled: set[str] = set()
-        try:
-            self._context: SparkContext | None = spark.sparkContext
-        except Exception:
-            self._context = None
+        self._context = context_of(spark)
 
     @contextmanager
     def tagged(self, *tags: str) -> Iterator[None]:

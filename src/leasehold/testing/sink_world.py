@@ -95,8 +95,10 @@ class ScriptedBatch:
     def lost_history(self, known: Mapping[str, tuple[int, int]]) -> Mapping[str, PositionGone]:
         return self.history.lost(known)
 
-    def map_in_arrow(self, df: Any, function: Callable[..., Any], schema: Any) -> Any:
-        return df.mapInArrow(function, schema)
+    def collect(self, df: Any, function: Callable[..., Any]) -> list[Any]:
+        from leasehold.spark.reading.frames import collected  # noqa: PLC0415 - only here is Spark
+
+        return collected(df, function)
 
     def took(self, part: str, seconds: float) -> None:
         pass

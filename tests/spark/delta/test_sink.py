@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from leasehold.core.ranges import Range
 from leasehold.errors import BadInput, SinkUnavailable, StaleBatch
 from leasehold.spark import DeltaSink, SparkBatch
 from leasehold.spark.delta.compact import compact
+from leasehold.spark.reading import frames
 from leasehold.spark.reading.frames import Source, arrow_schema, plan_reading
 from leasehold.spark.reading.task import Address
 
@@ -506,10 +508,37 @@ def test_the_frame_of_the_batch_is_written_where_it_is_read_and_any_other_by_spa
     ranges, mapped = whole(hub), []
     source = source_of(spark, hub, *ranges)
     df = source.df if as_it_came else source.df.withColumn("count", sql.col("count"))
-    map_at_source = Source.map
-    monkeypatch.setattr(Source, "map", lambda *given: mapped.append(given) or map_at_source(*given))
+    at_source = Source.collect
+    monkeypatch.setattr(Source, "collect", lambda *given: mapped.append(given) or at_source(*given))
     batch = batch_of(hub, *ranges, source=source)
     assert batch.df is source.df
     DeltaSink(tmp_path / "table").write(df, batch)
     assert bool(mapped) is as_it_came
     assert counted(tmp_path) == sent(hub)
+
+
+def test_without_a_context_rows_are_written_where_they_are_read_all_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Spark Connect, which the tests of clusters try."""
+    hub = make_hub(tmp_path, 200)
+    monkeypatch.setattr(frames, "context_of", lambda spark: None)
+    write(DeltaSink(tmp_path / "table"), spark, hub, *whole(hub))
+    assert counted(tmp_path) == sent(hub)
+
+
+def test_jobs_with_and_without_a_dataframe_have_the_same_workers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Or each core would have two of them, with all that is loaded."""
+    hub = make_hub(tmp_path, 200)
+    source = source_of(spark, hub, *whole(hub))
+
+    def worker(batches: Any) -> Iterator[int]:
+        for _ in batches:
+            pass
+        yield os.getpid()
+
+    ours = [pid for _ in range(4) for pid in source.collect(worker)]
+    theirs = [pid for _ in range(4) for pid in frames.collected(source.df, worker)]
+    assert set(ours) & set(theirs)

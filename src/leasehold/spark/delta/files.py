@@ -20,10 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
-from pyspark.sql import DataFrame, Row
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import DataFrame
 
-from leasehold.core import strict_json
 from leasehold.core.ranges import Range
 from leasehold.errors import SinkUnavailable
 from leasehold.ports import SinkBatch
@@ -32,23 +30,25 @@ from leasehold.spark.delta.schema import END, FIRST, WRITER
 from leasehold.spark.delta.values import parts, stats
 
 log = logging.getLogger("leasehold.spark")
-ADDED = pa.schema(
-    [
-        ("path", pa.string()),
-        ("size", pa.int64()),
-        ("rows", pa.int64()),
-        ("values", pa.string()),
-        ("stats", pa.string()),
-        ("partitions", pa.list_(pa.string())),
-    ]
-)
-"""What is said about each file. ``partitions`` are those of the feed."""
 ROW_GROUP_ROWS = 256_000
 PLAIN = re.compile(r"[A-Za-z0-9_.=-]+", re.ASCII)
 
 
 class StorageTrouble(Exception):
     """A file could not be written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """A file that was written."""
+
+    path: str
+    size_bytes: int
+    values: Mapping[str, str | None]
+    """Of the columns that make folders."""
+    stats: str
+    partitions: Sequence[str]
+    """Of the feed, those that it has rows of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,33 +66,32 @@ class Files:
     """The feed and group that they are of."""
     key: str = "partition"
 
-    def write(self, df: DataFrame, batch: SinkBatch) -> list[Any]:
-        """Runs the job; a row for each file."""
-        return list(batch.map_in_arrow(df, self._task, from_arrow_schema(ADDED)).collect())
+    def write(self, df: DataFrame, batch: SinkBatch) -> list[Added]:
+        """Runs the job."""
+        return batch.collect(df, self._task)
 
-    def only(self, rows: Sequence[Any], held: Collection[str]) -> list[Any]:
+    def only(self, written: Sequence[Added], held: Collection[str]) -> list[Added]:
         """The files with nothing but rows of these partitions. One file has several partitions, for
         few files are quicker to read; one with others among them is written again without those,
         here: that happens when a lease is lost, and seldom."""
         found = []
-        for row in rows:
-            kept = [partition for partition in row.partitions if partition in held]
-            if len(kept) == len(row.partitions):
-                found.append(row)
+        for file in written:
+            kept = [partition for partition in file.partitions if partition in held]
+            if len(kept) == len(file.partitions):
+                found.append(file)
             elif kept:
-                found.append(self._without_others(row, kept))
+                found.append(self._without_others(file, kept))
         return found
 
-    def _without_others(self, row: Any, kept: list[str]) -> Any:
+    def _without_others(self, file: Added, kept: list[str]) -> Added:
         """If the partition makes folders, a file has but one, and this is never called."""
         try:
-            table = pq.read_table(row.path, filesystem=files_of(self.url, self.options))
+            table = pq.read_table(file.path, filesystem=files_of(self.url, self.options))
         except (OSError, pa.ArrowException) as error:
-            raise SinkUnavailable(f"{row.path} cannot be read again: {error}") from error
+            raise SinkUnavailable(f"{file.path} cannot be read again: {error}") from error
         wanted = pc.is_in(table.column(self.key), pa.array(kept, table.schema.field(self.key).type))
         try:
-            values = strict_json.loads(row.values)
-            return Row(**self._file(self._storage(), values, table.filter(wanted), kept))
+            return self._file(self._storage(), file.values, table.filter(wanted), kept)
         except StorageTrouble as error:
             raise SinkUnavailable(str(error)) from error
 
@@ -110,17 +109,14 @@ class Files:
         except Exception as error:  # a folder that is gone, for one
             raise StorageTrouble(f"{self.url} cannot be reached: {error}") from error
 
-    def _task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Added]:
         found = [batch for batch in batches if batch.num_rows]
         if not found:
             return
         table = self._with_own_columns(pa.Table.from_batches(found))
         storage = self._storage()
-        written = [
-            self._file(storage, values, part, self._partitions_of(values, part))
-            for values, part in parts(table, self.partition_by)
-        ]
-        yield pa.RecordBatch.from_pylist(written, schema=ADDED)
+        for values, part in parts(table, self.partition_by):
+            yield self._file(storage, values, part, self._partitions_of(values, part))
 
     def _with_own_columns(self, table: pa.Table) -> pa.Table:
         """Rows say what they are made of, so that a rewind finds them again."""
@@ -154,7 +150,7 @@ class Files:
         values: Mapping[str, str | None],
         table: pa.Table,
         partitions: list[str],
-    ) -> dict[str, Any]:
+    ) -> Added:
         names = [f"{name}={value}" for name, value in values.items()]
         # The folders are for people; what they say is in the commit, too.
         folders = "".join(f"{name}/" for name in names) if all(map(PLAIN.fullmatch, names)) else ""
@@ -169,12 +165,11 @@ class Files:
                 out.write(data)
         except Exception as error:  # the storage raises errors of many kinds
             raise StorageTrouble(f"{path} cannot be written: {error}") from error
-        return {
-            "path": path,
-            "size": len(data),
-            "rows": table.num_rows,
-            "values": json.dumps(dict(values)),
+        return Added(
+            path=path,
+            size_bytes=len(data),
+            values=dict(values),
             # deltalake gets the escapes of characters beyond 16 bits wrong.
-            "stats": json.dumps(stats(table), ensure_ascii=False),
-            "partitions": partitions,
-        }
+            stats=json.dumps(stats(table), ensure_ascii=False),
+            partitions=partitions,
+        )

@@ -26,13 +26,12 @@ from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from leasehold.core import strict_json
 from leasehold.core.model import Group
 from leasehold.core.ranges import Range
 from leasehold.errors import SinkUnavailable, StaleBatch
 from leasehold.ports import SinkBatch, SinkMark
 from leasehold.sinks import Fence, still_held, writer_of
-from leasehold.spark.delta.files import Files, StorageTrouble
+from leasehold.spark.delta.files import Added, Files, StorageTrouble
 from leasehold.spark.delta.marks import Ids, MarkReader, files_of, mark
 from leasehold.spark.delta.rewind import DeltaRewind
 from leasehold.spark.delta.schema import (
@@ -109,15 +108,15 @@ class DeltaSink:
             added = self._asked(files.write, df, batch)
             batch.took("job", time.perf_counter() - began)
             began = time.perf_counter()
-            rows: list[Any] = []
+            kept: list[Added] = []
             try:
                 held = still_held(batch)
-                rows = files.only(added, {each.partition for each in held})
+                kept = files.only(added, {each.partition for each in held})
             finally:
-                files.remove([row.path for row in added if row not in rows])
+                files.remove([file.path for file in added if file not in kept])
             # From here on files stay, whatever fails: a commit whose answer is lost names them.
             work = _Work(batch=batch, schema=schema, marks=wanted, files=files)
-            self._commit(table, work, held, rows)
+            self._commit(table, work, held, kept)
             batch.took("commit", time.perf_counter() - began)
 
     def rewinding(self, group: Group, identity: str) -> DeltaRewind:
@@ -206,7 +205,7 @@ class DeltaSink:
         table: DeltaTable,
         work: _Work,
         held: Sequence[Range],
-        rows: Sequence[Any],
+        added: Sequence[Added],
     ) -> None:
         for _ in range(COMMIT_TRIES):
             marks = []
@@ -216,7 +215,7 @@ class DeltaSink:
                 marks.append(mark(ids.history, work.marks[each.partition].history))
             try:
                 table.create_write_transaction(
-                    _actions(rows),
+                    _actions(added),
                     mode="append",
                     schema=table.schema(),
                     partition_by=list(self.partition_by),
@@ -228,7 +227,7 @@ class DeltaSink:
                 # matter here, such as a compaction: the table tells.
                 log.info("%s: %s; looking again", work.batch.instance, error)
                 held = self._look_again(table, work, held)
-                rows = work.files.only(rows, {each.partition for each in held})
+                added = work.files.only(added, {each.partition for each in held})
             except (DeltaError, OSError) as error:
                 raise self._unavailable("does not take a commit", error) from error
         raise SinkUnavailable(f"{self.url}: {COMMIT_TRIES} commits in a row came too late")
@@ -258,7 +257,7 @@ class DeltaSink:
             return at if isinstance(at, SinkUnavailable) else None
         return SinkUnavailable(f"{self.url} has partition {partition} up to {at} by now")
 
-    def _asked(self, write: Any, df: DataFrame, batch: SinkBatch) -> list[Any]:
+    def _asked(self, write: Any, df: DataFrame, batch: SinkBatch) -> list[Added]:
         """The job may fail because of an event or because of the storage: only the first counts."""
         try:
             return list(write(df, batch))
@@ -271,18 +270,18 @@ class DeltaSink:
         return SinkUnavailable(f"the table {self.url} {what}: {error}")
 
 
-def _actions(rows: Sequence[Any]) -> list[Any]:
+def _actions(added: Sequence[Added]) -> list[Any]:
     now_ms = time.time_ns() // 1_000_000
     return [
         AddAction(
-            path=row.path,
-            size=row.size,
-            partition_values=strict_json.loads(row.values),
+            path=file.path,
+            size=file.size_bytes,
+            partition_values=dict(file.values),
             modification_time=now_ms,
             data_change=True,
-            stats=row.stats,
+            stats=file.stats,
         )
-        for row in rows
+        for file in added
     ]
 
 

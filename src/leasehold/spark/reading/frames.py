@@ -1,8 +1,9 @@
-"""Ranges as a DataFrame, with nothing but the DataFrame API, so that Spark Connect will do."""
+"""Ranges as a DataFrame, and jobs that read them. Of Spark Connect the DataFrame API will do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from math import inf
 from time import monotonic
@@ -25,7 +26,9 @@ from leasehold.spark.reading.task import (
     keep_what_is_loaded,
     schema_after,
 )
+from leasehold.spark.session import context_of
 
+Work = Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 CORES_KEPT_S = 5.0
 MIN_SPLIT = 20_000
 """Fewer events than this are not worth a task of their own."""
@@ -86,20 +89,51 @@ class Source:
 
     @cached_property
     def df(self) -> DataFrame:
-        return self.map(iter, from_arrow_schema(self.reading.result))
+        schema = from_arrow_schema(self.reading.result)
+        return self._numbers().mapInArrow(_by_batch(self._read(iter)), schema)
 
-    def map(self, work: Callable[[Iterator[pa.RecordBatch]], Any], schema: Any) -> DataFrame:
-        """Whatever ``work`` makes of each task's rows."""
-        reading, tasks = self.reading, self.tasks
+    def collect(self, work: Work) -> list[Any]:
+        """Whatever ``work`` makes of each task's rows. Where there is a context, without Spark SQL:
+        to plan a query, and all that goes with it, is half of what an empty job costs."""
+        read, context = self._read(work), context_of(self._spark)
+        if context is None:
+            return collected(self._numbers(), _by_batch(read))
+        # So its workers serve DataFrames, too: Spark keeps them apart by their environment.
+        context.environment.setdefault("SPARK_SIMPLIFIED_TRACEBACK", "1")
+        numbers = context.parallelize(range(len(self.tasks)), max(1, len(self.tasks)))
+        return list(numbers.mapPartitions(read).collect())
 
-        def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in numbers:
-                for task in batch.column(0).to_pylist():
-                    yield from work(reading.read(tasks[task]))
+    def _numbers(self) -> DataFrame:
+        return self._spark.range(0, len(self.tasks), 1, max(1, len(self.tasks)))
+
+    def _read(self, work: Work) -> Callable[[Iterable[int]], Iterator[Any]]:
+        reading, tasks = self.reading, self.tasks  # this object does not leave the driver
+
+        def read(numbers: Iterable[int]) -> Iterator[Any]:
+            for number in numbers:
+                yield from work(reading.read(tasks[number]))
             keep_what_is_loaded()
 
-        numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        return numbers.mapInArrow(run, schema)
+        return read
+
+
+def _by_batch(
+    read: Callable[[Iterable[int]], Iterator[Any]],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        return read(number for batch in batches for number in batch.column(0).to_pylist())
+
+    return run
+
+
+def collected(df: DataFrame, work: Work) -> list[Any]:
+    """Whatever ``work`` makes of the rows of each task of a DataFrame."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = pa.array([pickle.dumps(each) for each in work(batches)], pa.binary())
+        yield pa.RecordBatch.from_arrays([found], ["found"])
+
+    return [pickle.loads(row.found) for row in df.mapInArrow(run, "found binary").collect()]
 
 
 class Cores:
