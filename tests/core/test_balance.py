@@ -529,7 +529,7 @@ def test_an_owner_that_does_not_let_go_is_overruled_after_the_timeout():
 
 def test_an_owner_that_keeps_what_was_offered_in_vain_is_given_its_time_again_after_that():
     look = snapshot(lease("0", "a", epoch=3), lease("1", "a", epoch=3), members="ab")
-    kept = plan_of("b", look, waiting={("1", 3): 0.0}, missed={("1", 3)}, now=300.0)
+    kept = plan_of("b", look, waiting={("1", 3, True): 0.0}, missed={("1", 3)}, now=300.0)
     assert kept.take == ()
     late = plan_of("b", look, waiting=kept.waiting, now=359.0)
     assert late.take == ()
@@ -537,9 +537,26 @@ def test_an_owner_that_keeps_what_was_offered_in_vain_is_given_its_time_again_af
     assert [each.partition for each in over.take] == ["1"]
 
 
+def test_an_owner_that_was_gone_has_all_its_time_to_let_go_once_it_is_back():
+    """Its record may have been locked meanwhile, so that nobody could take what had expired."""
+
+    def look(age_s):
+        return snapshot(lease("0", "a"), lease("1", "a", age_s=age_s), members="ab")
+
+    first = plan_of("b", look(0.0), now=0.0)
+    dead = plan_of("b", look(99.0), waiting=first.waiting, now=50.0)
+    assert [each.partition for each in dead.take] == ["1"]
+    back = plan_of("b", look(0.0), waiting=dead.waiting, now=100.0)
+    assert back.take == ()
+    late = plan_of("b", look(0.0), waiting=back.waiting, now=159.0)
+    assert late.take == ()
+    over = plan_of("b", look(0.0), waiting=late.waiting, now=160.0)
+    assert [each.partition for each in over.take] == ["1"]
+
+
 def test_the_waiting_starts_anew_when_the_lease_changed_hands():
     look = snapshot(lease("0", "a", epoch=2), lease("1", "a", epoch=2), members="ab")
-    todo = plan_of("b", look, waiting={("0", 1): 0.0, ("1", 1): 0.0}, now=1000.0)
+    todo = plan_of("b", look, waiting={("0", 1, True): 0.0, ("1", 1, True): 0.0}, now=1000.0)
     assert todo.take == ()
 
 

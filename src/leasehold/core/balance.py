@@ -23,14 +23,17 @@ Assign = Callable[
 ]
 """(partitions, current owners, members, weights) to owners; ``current`` may be partial."""
 
+Waiting = Mapping[tuple[str, int, bool], float]
+"""(partition, epoch, live) that others should let go, if live, or should take: since when that was
+seen. An owner that comes back has all the time to let go."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     take: tuple[Lease, ...] = ()
     shed: Mapping[str, str | None] = field(default_factory=dict)
     """Held partitions to let go, each with the member it is meant for."""
-    waiting: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    """(partition, epoch) that others should let go or should take: since when that was seen."""
+    waiting: Waiting = field(default_factory=dict)
     settled: bool = True
     """False while any lease is on its way from one member to another."""
     members: frozenset[str] = frozenset()
@@ -208,7 +211,7 @@ def plan(
     *,
     me: str,
     held: Collection[str],
-    waiting: Mapping[tuple[str, int], float],
+    waiting: Waiting,
     now: float,
     timing: Timing,
     met: Collection[str] | None = None,
@@ -251,8 +254,8 @@ def plan(
         if lease.owner == me or (not lease.live and meant_for == me):
             take.append(lease)
         elif not lease.live or meant_for == me:
-            key = (lease.partition, lease.epoch)
-            since = now if lease.live and key in missed else waiting.get(key, now)
+            key = (lease.partition, lease.epoch, lease.live)
+            since = now if lease.live and key[:2] in missed else waiting.get(key, now)
             still_waiting[key] = since
             if _overdue(lease, now - since, timing, cooperative=lease.owner in heartbeats):
                 take.append(lease)

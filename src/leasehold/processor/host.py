@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -16,6 +17,7 @@ from leasehold.clock import gather_all, within
 from leasehold.core.balance import (
     Assign,
     Plan,
+    Waiting,
     by_count,
     expires_in_s,
     missing,
@@ -27,6 +29,7 @@ from leasehold.core.model import Checkpoint, Group, Member, Snapshot
 from leasehold.core.watch import Watched, watch
 from leasehold.errors import BadInput, InstanceReplaced, PositionGone
 from leasehold.ports import Clock, Feed, LeaseStore
+from leasehold.processor.claims import Claims
 from leasehold.processor.offers import Offers
 from leasehold.processor.renewals import LEASES_MAX, Renewals
 from leasehold.processor.work import Hold, Report, Worker
@@ -73,7 +76,7 @@ class Host:
         self._start_worker, self._assign = start_worker, assign
         self._clock, self._report = clock, report
         self._tasks: dict[str, asyncio.Task[Reason]] = {}
-        self._waiting: Mapping[tuple[str, int], float] = {}
+        self._waiting: Waiting = {}
         self._met: frozenset[str] = frozenset()
         self._watched: Watched | None = None
         self._heard_at, self._cut_off = clock.monotonic(), False
@@ -91,6 +94,7 @@ class Host:
         )
         self._unsettled_since: float | None = None
         self.offers = Offers()
+        self._claims = Claims(instance)
         self._wake = asyncio.Event()
         self._stopping_since: float | None = None
         self.stop_asked = asyncio.Event()
@@ -217,6 +221,8 @@ class Host:
         )
         self.offers.look(snapshot, self.instance, todo.members, now)
         await self._follow(todo)
+        if self._stopping_since is not None:
+            await self._give_back(snapshot)
         if todo.settled:
             self._unsettled_since = None
         elif self._unsettled_since is None:
@@ -282,6 +288,7 @@ class Host:
         )
         # What took so long to come is of before the silence: the next look spares them as well.
         self._cut_off = answered - asked > self.settings.silence_s
+        self._claims.look(snapshot)
         return snapshot
 
     async def _renew(self, *, reached: bool = True) -> None:
@@ -294,7 +301,6 @@ class Host:
             worker, now = self.workers[partition], self._clock.monotonic()
             if stopping or self.offers.offer(worker.hold.lease, member, now):
                 worker.let_go(member, Reason.SHUTDOWN if stopping else Reason.BALANCED)
-        orphans = {lease.partition: lease for lease in todo.take if lease.owner is not None}
         renewed = self._clock.monotonic()
         for first in range(0, len(todo.take), LEASES_MAX):
             sent, some = self._clock.monotonic(), todo.take[first : first + LEASES_MAX]
@@ -303,22 +309,30 @@ class Host:
                 await self._heartbeat(self._member())
                 await self._renew()
                 renewed = sent = self._clock.monotonic()
+            self._claims.send(some)
             won = await self._ask_store(
                 self._store.acquire(some, self.instance, self.settings.lease_ttl_s)
             )
             for lease in won:
                 self.moves += 1
                 self.offers.taken(lease, sent)
-                before = orphans.get(lease.partition)
-                overruled = before is not None and before.live
+                former = self._claims.won(lease)
                 self._start_work(
                     Hold(
                         lease,
                         self._until(sent),
-                        orphaned=before is not None,
-                        overruled=overruled,
+                        orphaned=former.orphaned,
+                        overruled=former.overruled,
                     )
                 )
+
+    async def _give_back(self, snapshot: Snapshot) -> None:
+        """What it has without having been told so."""
+        for lease in self._claims.strays(snapshot, self.workers):
+            try:
+                await self._ask_store(self._store.release([replace(lease, offered_to=None)]))
+            except Exception as error:  # one that is locked keeps no other
+                self._report(f"releasing {lease.partition} of {self.group}", error)
 
     def _start_work(self, hold: Hold) -> None:
         partition = hold.lease.partition
@@ -362,6 +376,11 @@ class Host:
     async def _leave(self) -> None:
         member, late = self._member(), bool(self.workers)
         await self._lose_all()
+        try:
+            if self._claims:
+                await self._give_back(await self._look())
+        except Exception as error:  # others wait for it until it expires
+            self._report(f"looking for what {self.instance} has of {self.group}", error)
         try:
             if late and member.leaving:
                 # What it could not let go in time is its own until that expires. A member that is

@@ -84,4 +84,6 @@ async def told(clock: Clock, limit_s: float, request: Awaitable[T]) -> T:
     try:
         return await within(clock, limit_s, request)
     except TimeoutError as error:
-        raise FeedUnavailable(f"no answer within read_timeout_s={limit_s:g}") from error
+        raise FeedUnavailable(
+            f"no answer within {limit_s:g} s; it begins at read_timeout_s"
+        ) from error

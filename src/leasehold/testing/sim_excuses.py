@@ -40,7 +40,7 @@ class SimExcuses:
             return self._overruled(lease, robber, owners, since)
         return not owners or any(
             self._could_not_renew(each, lease.partition, robber, renewed_at)
-            or (renewed_at <= since and self._never_knew(each, lease.partition, since))
+            or (renewed_at <= since and self._got_by_another(each, lease.partition, since))
             for each in owners
         )
 
@@ -78,35 +78,35 @@ class SimExcuses:
         causes = [owner.severed_at, self._sim.chaos.unlocked_at.get(partition, -inf)]
         if owner.slept_with and set(self._alive(robber)) - owner.slept_with:
             causes.append(owner.woken_at)
-        watched = min((each.started_at for each in self._alive(robber)), default=-inf)
-        if any(self._explains(cause, renewed_at, watched) for cause in causes):
+        if any(self._explains(cause, renewed_at, owner, robber) for cause in causes):
             return True
-        return self._was_dead(owner.woken_at, renewed_at, watched)
+        return self._was_dead(owner.woken_at, renewed_at, owner, robber)
 
-    def _never_knew(self, owner: Instance, partition: str, since: float) -> bool:
-        """Whether the answer to its claim was lost, and it was leaving before it could take it
-        again: nor can it while the record is locked."""
-        unaware = owner.severed_at >= since and partition not in owner.host.workers
-        until, chaos = owner.stopped_at, self._sim.chaos
-        locked_at = chaos.locked_at.get(partition, inf)
-        freed_at = chaos.unlocked_at.get(partition, -inf)
-        if since <= locked_at and not locked_at <= freed_at < owner.stopped_at:
-            until = min(until, locked_at)
-        return unaware and until - since <= self._renewal_s
+    def _got_by_another(self, owner: Instance, partition: str, since: float) -> bool:
+        """Whether an older life of that name got it when the newer one had replaced it already,
+        and that one was leaving before it could take it again."""
+        replaced = any(
+            each.started_at < owner.started_at <= since
+            for each in self._lives(owner.name)
+            if each is not owner and not each.crashed
+        )
+        unaware = partition not in owner.host.workers
+        return replaced and unaware and owner.stopped_at - since <= self._renewal_s
 
-    def _explains(self, cause: float, renewed_at: float, watched: float) -> bool:
+    def _explains(self, cause: float, renewed_at: float, owner: Instance, robber: str) -> bool:
         """Whether what ended then can be why nothing was renewed: it is not long over."""
         if cause < renewed_at:
             return False
         lately_s = self._sim.clock.monotonic() - cause
-        return lately_s <= self._renewal_s or self._was_dead(cause, renewed_at, watched)
+        return lately_s <= self._renewal_s or self._was_dead(cause, renewed_at, owner, robber)
 
-    def _was_dead(self, until: float, renewed_at: float, watched: float) -> bool:
-        """Whether it was seen dead by then, before whatever has kept everybody from renewing
-        since, by one that ``watched`` from then on: who came while all slept was awake."""
+    def _was_dead(self, until: float, renewed_at: float, owner: Instance, robber: str) -> bool:
+        """Whether it was seen dead by then, before whatever has kept it from renewing since, by one
+        that was awake: who came while all slept was, and who slept earlier, with others."""
         chances_s, now = self._sim.chaos.chances_s, self._sim.clock.monotonic()
-        seen_s = chances_s(renewed_at, until, started_at=watched)
-        return seen_s > self._sim.settings.fresh_s and chances_s(until, now) <= self._renewal_s
+        seen_s = chances_s(renewed_at, until, self._alive(robber))
+        since_s = chances_s(until, now, [owner])
+        return seen_s > self._sim.settings.fresh_s and since_s <= self._renewal_s
 
     @property
     def _renewal_s(self) -> float:

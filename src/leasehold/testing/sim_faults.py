@@ -6,7 +6,7 @@ A new one is a method here and a line in ``disturb``; whatever it leaves behind,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +24,13 @@ class Chaos:
         self._sim = sim
         self.down = self.silent = False
         """The store cannot be reached; it does not even refuse."""
-        self.locked_at: dict[str, float] = {}
         self.unlocked_at: dict[str, float] = {}
         self._down_at = self._shaken_at = -inf
         self._set_forth_at: list[float] = []
         self._hindered: list[tuple[float, float]] = []
         """From when to when nobody could renew, in order; these may overlap."""
-        self._slept: list[tuple[float, float]] = []
-        """From when to when all slept who were there at its beginning."""
+        self._slept: list[tuple[float, float, frozenset[Instance]]] = []
+        """From when to when all slept who were there at its beginning, and who that was."""
 
     def shook_newcomer(self, started_at: float) -> bool:
         """Whether an instance started so close to the end of an outage or a step of the clock that
@@ -43,10 +42,10 @@ class Chaos:
         looks older than it is to who started after it."""
         return any(renewed_at < at <= started_at for at in self._set_forth_at)
 
-    def chances_s(self, since: float, until: float, *, started_at: float = -inf) -> float:
-        """For how long between these an instance without a fault of its own could have renewed.
-        ``started_at``: or could have been seen not to, by one that started then."""
-        slept = [each for each in self._slept if each[0] >= started_at]
+    def chances_s(self, since: float, until: float, who: Collection[Instance]) -> float:
+        """For how long between these one of them could have renewed, or have seen that another did
+        not, unless by a fault of its own."""
+        slept = [(began, ended) for began, ended, all_ in self._slept if all_.issuperset(who)]
         open_s, at = 0.0, since
         for began, ended in sorted(self._hindered + slept):
             open_s += max(min(began, until) - at, 0.0)
@@ -147,7 +146,6 @@ class Chaos:
         self._sim.faults["locked"] += 1
         self._sim.disturbance(f"somebody locks the lease of {partition}")
         self._sim.store.locked.add(partition)
-        self.locked_at[partition] = self._sim.clock.monotonic()
         try:
             await asyncio.sleep(self._sim.chance.uniform(2, 60))
         finally:
@@ -170,7 +168,7 @@ class Chaos:
         try:
             await asyncio.sleep(self._sim.chance.uniform(2, 60))
         finally:
-            self._slept.append((began, self._sim.clock.monotonic()))
+            self._slept.append((began, self._sim.clock.monotonic(), frozenset(asleep)))
         for instance in asleep:
             self._sim.wake(instance)
 
