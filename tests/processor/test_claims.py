@@ -2,11 +2,12 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.host_world import GROUP, World
+from support.host_world import GROUP, INTERVAL_S, World
 
 from leasehold.core.model import Checkpoint, Group, Lease, Snapshot
 from leasehold.errors import StoreUnavailable
@@ -29,6 +30,10 @@ def a_lease(partition="00", *, owner=None, epoch=0, age_s=0.0):
     )
 
 
+def a_look(*leases):
+    return Snapshot(leases=leases, members=())
+
+
 @pytest.mark.parametrize(
     ("owner", "age_s", "former"),
     [
@@ -38,30 +43,29 @@ def a_lease(partition="00", *, owner=None, epoch=0, age_s=0.0):
         ("a", 1.0, Former(orphaned=True, overruled=True)),  # an earlier process of that name
     ],
 )
-def test_a_claim_remembers_whom_it_took_the_lease_from(owner, age_s, former):
+def test_a_claim_remembers_whom_it_takes_the_lease_from(owner, age_s, former):
     claims = Claims("a")
-    claims.send([a_lease(owner=owner, epoch=3, age_s=age_s)])
-    assert claims.won(a_lease(owner="a", epoch=4)) == former
+    assert claims.send([a_lease(owner=owner, epoch=3, age_s=age_s)]) == {"00": former}
+    claims.answered("00")
     assert not claims
 
 
-@given(st.lists(st.booleans(), max_size=8), st.sampled_from([None, "b"]), st.floats(0, 30))
+@given(st.lists(st.integers(0, 5), max_size=8), st.sampled_from([None, "b"]), st.floats(0, 30))
 def test_however_many_answers_are_lost_the_former_owner_is_the_one_before_the_first(
     arrived, owner, age_s
 ):
-    """Of each claim before the last, whether it was carried out or never arrived."""
+    """Of each claim before the last: by how much it raised the epoch, or 0 if it never arrived. By
+    more than one it may be where another processor wiped what there was."""
     claims, stored = Claims("a"), a_lease(owner=owner, epoch=7, age_s=age_s)
     expected = Former(owner is not None, owner is not None and stored.live)
-    for done in arrived:
-        claims.send([stored])
-        if done:
-            stored = a_lease(owner="a", epoch=stored.epoch + 1)
-        claims.look(Snapshot(leases=(stored,), members=()))
-        assert claims.strays(Snapshot(leases=(stored,), members=()), ()) == (
-            [stored] if stored.owner == "a" else []
-        )
-    claims.send([stored])
-    assert claims.won(a_lease(owner="a", epoch=stored.epoch + 1)) == expected
+    for more in arrived:
+        assert claims.send([stored]) == {"00": expected}
+        if more:
+            stored = a_lease(owner="a", epoch=stored.epoch + more)
+        claims.look(a_look(stored))
+        assert claims.strays(a_look(stored), ()) == ([stored] if stored.owner == "a" else [])
+    assert claims.send([stored]) == {"00": expected}
+    claims.answered("00")
     assert not claims
 
 
@@ -70,16 +74,14 @@ def test_however_many_answers_are_lost_the_former_owner_is_the_one_before_the_fi
     [
         pytest.param([a_lease(owner="b", epoch=1)], id="somebody else was first"),
         pytest.param([a_lease(owner=None, epoch=1)], id="somebody else had it and let it go"),
-        pytest.param([a_lease(owner="a", epoch=2)], id="a twin took it since"),
         pytest.param([], id="it is gone"),
     ],
 )
 def test_what_came_to_nothing_is_forgotten(seen):
     claims = Claims("a")
     claims.send([a_lease()])
-    look = Snapshot(leases=tuple(seen), members=())
-    assert claims.strays(look, ()) == []
-    claims.look(look)
+    assert claims.strays(a_look(*seen), ()) == []
+    claims.look(a_look(*seen))
     assert not claims
 
 
@@ -87,7 +89,7 @@ def test_what_is_worked_on_or_was_never_asked_for_is_no_stray():
     claims = Claims("a")
     claims.send([a_lease("00"), a_lease("01")])
     mine = tuple(a_lease(name, owner="a", epoch=1) for name in ("00", "01", "02"))
-    assert claims.strays(Snapshot(leases=mine, members=()), {"00"}) == [mine[1]]
+    assert claims.strays(a_look(*mine), {"00"}) == [mine[1]]
 
 
 class Unheard(FaultyStore):
@@ -103,6 +105,10 @@ class Unheard(FaultyStore):
         if not self.heard:
             raise StoreUnavailable("the answer was lost")
         return [lease for lease in won if lease.partition in self.heard]
+
+
+def leases_of(world):
+    return world.store._snapshot(GROUP).leases
 
 
 def unheard(world, *heard):
@@ -181,5 +187,73 @@ def test_an_instance_is_not_its_own_dead_owner():
         assert [hold.lease.epoch for hold in holds] == [2, 2, 2, 2]
         assert not any(hold.orphaned or hold.overruled for hold in holds)
         await world.stop(a)
+
+    run_virtual(main())
+
+
+def test_who_stops_takes_nothing_from_the_next_one_of_its_name():
+    """Whose claim began the same epoch as the one that never arrived."""
+
+    async def main():
+        world = World()
+        stuck = world.start("a", incarnation="stuck")
+        await asyncio.sleep(0.1)
+        twin = world.start("a", incarnation="twin")
+        await asyncio.sleep(0.1)
+        assert twin.workers.keys() == set(world.owners())
+        # What it asked for never arrived, and the next one has got the same epoch.
+        stuck._claims.send(
+            [replace(each, owner=None, epoch=each.epoch - 1) for each in leases_of(world)]
+        )
+        stuck.workers.clear()
+        stuck.stop()
+        await asyncio.wait([world.tasks[stuck]])
+        assert set(world.owners().values()) == {"a"}
+        await world.stop(twin)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("partitions", [4, 64])
+def test_a_store_that_releases_nothing_holds_a_stop_up_for_one_request(partitions):
+    async def main():
+        world = World(partitions)
+        store = unheard(world)
+
+        async def silent(leases):
+            await asyncio.sleep(1e9)
+
+        store.release = silent
+        a = world.start("a", store=store)
+        await asyncio.sleep(0.1)
+        began = world.clock.monotonic()
+        await world.stop(a)
+        assert world.clock.monotonic() - began <= world.settings.request_timeout_s + 0.1
+
+    run_virtual(main())
+
+
+def test_what_cannot_be_given_back_keeps_nothing_in_hand_from_being_renewed():
+    async def main():
+        world = World(8)
+        for partition in world.feed.leaves():
+            world.feed.append(partition, 1)
+        world.hold_up.clear()
+        store = unheard(world, "00")
+
+        async def silent(leases):
+            await asyncio.sleep(1e9)
+
+        store.release = silent
+        a = world.start("a", store=store)
+        await asyncio.sleep(0.1)
+        a.stop()
+        for _ in range(15):
+            await asyncio.sleep(1)
+            (held,) = [each for each in leases_of(world) if each.partition == "00"]
+            assert held.owner == "a"
+            assert held.age_s <= INTERVAL_S + 0.5
+        world.hold_up.set()
+        await world.tasks[a]
 
     run_virtual(main())

@@ -7,7 +7,7 @@ never decides by its own wall clock and holds no state that the store does not k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from leasehold.core.balance import (
     plan,
 )
 from leasehold.core.lifecycle import Reason
-from leasehold.core.model import Checkpoint, Group, Member, Snapshot
+from leasehold.core.model import Checkpoint, Group, Lease, Member, Snapshot
 from leasehold.core.watch import Watched, watch
 from leasehold.errors import BadInput, InstanceReplaced, PositionGone
 from leasehold.ports import Clock, Feed, LeaseStore
@@ -95,6 +95,7 @@ class Host:
         self._unsettled_since: float | None = None
         self.offers = Offers()
         self._claims = Claims(instance)
+        self._giving: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._stopping_since: float | None = None
         self.stop_asked = asyncio.Event()
@@ -110,6 +111,8 @@ class Host:
             await self._take_part()
         finally:
             self._renewals.close()
+            if self._giving is not None:
+                self._giving.cancel()
 
     async def _take_part(self) -> None:
         joined = ready = False
@@ -222,7 +225,7 @@ class Host:
         self.offers.look(snapshot, self.instance, todo.members, now)
         await self._follow(todo)
         if self._stopping_since is not None:
-            await self._give_back(snapshot)
+            self._give_back(snapshot)
         if todo.settled:
             self._unsettled_since = None
         elif self._unsettled_since is None:
@@ -309,30 +312,37 @@ class Host:
                 await self._heartbeat(self._member())
                 await self._renew()
                 renewed = sent = self._clock.monotonic()
-            self._claims.send(some)
+            former = self._claims.send(some)
             won = await self._ask_store(
                 self._store.acquire(some, self.instance, self.settings.lease_ttl_s)
             )
             for lease in won:
                 self.moves += 1
                 self.offers.taken(lease, sent)
-                former = self._claims.won(lease)
-                self._start_work(
-                    Hold(
-                        lease,
-                        self._until(sent),
-                        orphaned=former.orphaned,
-                        overruled=former.overruled,
-                    )
-                )
+                self._claims.answered(lease.partition)
+                orphaned, overruled = former[lease.partition]
+                until = self._until(sent)
+                self._start_work(Hold(lease, until, orphaned=orphaned, overruled=overruled))
 
-    async def _give_back(self, snapshot: Snapshot) -> None:
-        """What it has without having been told so."""
-        for lease in self._claims.strays(snapshot, self.workers):
+    def _give_back(self, snapshot: Snapshot) -> asyncio.Task[None] | None:
+        """What it has without having been told so; beside upkeep, which waits for no locked one."""
+        strays = self._claims.strays(snapshot, self.workers)
+        if strays and (self._giving is None or self._giving.done()):
+            self._giving = asyncio.ensure_future(self._release(strays))
+        return self._giving
+
+    async def _release(self, leases: Sequence[Lease]) -> None:
+        async def release(lease: Lease) -> None:
             try:
                 await self._ask_store(self._store.release([replace(lease, offered_to=None)]))
-            except Exception as error:  # one that is locked keeps no other
+            except Exception as error:
                 self._report(f"releasing {lease.partition} of {self.group}", error)
+
+        try:
+            await self._heartbeat(self._member())  # or they are the next one's of that name
+        except Exception:  # upkeep will find the same, and say so
+            return
+        await gather_all([release(lease) for lease in leases])
 
     def _start_work(self, hold: Hold) -> None:
         partition = hold.lease.partition
@@ -376,11 +386,8 @@ class Host:
     async def _leave(self) -> None:
         member, late = self._member(), bool(self.workers)
         await self._lose_all()
-        try:
-            if self._claims:
-                await self._give_back(await self._look())
-        except Exception as error:  # others wait for it until it expires
-            self._report(f"looking for what {self.instance} has of {self.group}", error)
+        if not late:
+            await self._give_back_in_time()
         try:
             if late and member.leaving:
                 # What it could not let go in time is its own until that expires. A member that is
@@ -390,6 +397,19 @@ class Host:
                 await self._ask_store(self._store.leave(self.group, member))
         except Exception as error:  # it will be noticed as gone by its age
             self._report(f"leaving {self.group} as {self.instance}", error)
+
+    async def _give_back_in_time(self) -> None:
+        """Others wait for what is left until it expires."""
+
+        async def give_back() -> None:
+            if (giving := self._give_back(await self._look())) is not None:
+                await giving
+
+        try:
+            if self._claims:
+                await self._ask(give_back())
+        except Exception as error:
+            self._report(f"looking for what {self.instance} has of {self.group}", error)
 
     async def _lose_all(self) -> None:
         """End what did not end in time, without writing anything more."""

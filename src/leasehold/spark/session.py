@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 
@@ -36,11 +35,3 @@ def local_session(
     for key, value in wanted.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
-
-
-def context_of(spark: SparkSession) -> SparkContext | None:
-    """None: it is one of Spark Connect, which has none."""
-    try:
-        return spark.sparkContext
-    except Exception:
-        return None

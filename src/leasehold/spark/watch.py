@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, Protocol
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from leasehold.clock import within
@@ -21,7 +22,6 @@ from leasehold.errors import HandlerHung, StaleBatch
 from leasehold.ports import Clock
 from leasehold.processor.handlers import NotHandled
 from leasehold.spark.jobs import LOOK_S, Overdue, SparkGone, SparkJob, Void
-from leasehold.spark.session import context_of
 
 log = logging.getLogger("leasehold.spark")
 CANCEL_S = 30.0
@@ -175,7 +175,10 @@ class SparkPulse:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._cancelled: set[str] = set()
-        self._context = context_of(spark)
+        try:
+            self._context: SparkContext | None = spark.sparkContext
+        except Exception:
+            self._context = None
 
     @contextmanager
     def tagged(self, *tags: str) -> Iterator[None]:

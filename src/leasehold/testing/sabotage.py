@@ -47,6 +47,8 @@ class Sabotage(Enum):
     """After an outage or a sleep nobody waits until the others have renewed."""
     VANISHING = "vanishing"
     """Who leaves with leases in hand is no longer known as one that leaves."""
+    KEEPING = "keeping"
+    """Who leaves keeps what it was not told that it has."""
     FORGIVING = "forgiving"
     """After an outage everybody who was ever a member counts as alive."""
     RESTLESS = "restless"
@@ -121,6 +123,11 @@ class Vanisher(Host):
         await self._ask_store(self._store.leave(self.group, self._member()))
 
 
+class Keeper(Host):
+    def _give_back(self, snapshot: Snapshot) -> None:
+        """Not a thing."""
+
+
 class Pushy(Host):
     def __init__(self, *, settings: Timing, **parts: Any) -> None:
         super().__init__(settings=replace(settings, shed_timeout_s=6.0), **parts)
@@ -147,6 +154,7 @@ def host_kind(sabotage: Sabotage) -> type[Host]:
         Sabotage.IMPATIENT: Impatient,
         Sabotage.FORGIVING: Forgiver,
         Sabotage.VANISHING: Vanisher,
+        Sabotage.KEEPING: Keeper,
         Sabotage.PUSHY: Pushy,
         Sabotage.GHOST: Ghost,
     }

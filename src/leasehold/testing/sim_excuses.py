@@ -86,7 +86,7 @@ class SimExcuses:
         """Whether an older life of that name got it when the newer one had replaced it already,
         and that one was leaving before it could take it again."""
         replaced = any(
-            each.started_at < owner.started_at <= since
+            each.started_at < owner.started_at <= since <= each.ended_at + LATE_S
             for each in self._lives(owner.name)
             if each is not owner and not each.crashed
         )

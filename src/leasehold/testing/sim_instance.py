@@ -52,6 +52,8 @@ class Instance:
     leaving: bool = False
     stopped_at: float = inf
     """When it was asked to stop."""
+    ended_at: float = inf
+    """When it ended by itself."""
     hindered_at: float = -inf
     """When something last kept it from stopping."""
     stubborn: bool = False

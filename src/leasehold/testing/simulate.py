@@ -169,9 +169,13 @@ class Simulation:
         )
         instance.host.offers = Offers(0.0 if self.sabotage is Sabotage.CLINGING else GIVEN_UP_S)
         instance.task = asyncio.ensure_future(instance.host.run())
+        instance.task.add_done_callback(lambda done: self._ended(instance))
         self.instances.append(instance)
         self.disturbance(f"{name} starts, its clock {clock.wall_off_s:+.0f} s off")
         return instance
+
+    def _ended(self, instance: Instance) -> None:
+        instance.ended_at = self.clock.monotonic()
 
     def _start_pump(self, instance: Instance, hold: Hold, store: LeaseStore) -> Pump:
         lease = hold.lease

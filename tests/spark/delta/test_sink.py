@@ -522,7 +522,7 @@ def test_without_a_context_rows_are_written_where_they_are_read_all_the_same(
 ) -> None:
     """As in Spark Connect, which the tests of clusters try."""
     hub = make_hub(tmp_path, 200)
-    monkeypatch.setattr(frames, "context_of", lambda spark: None)
+    monkeypatch.setattr(frames, "_numbered", lambda spark, tasks: None)
     write(DeltaSink(tmp_path / "table"), spark, hub, *whole(hub))
     assert counted(tmp_path) == sent(hub)
 

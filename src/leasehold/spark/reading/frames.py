@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf
 from time import monotonic
 from typing import Any
 
 import pyarrow as pa
+from pyspark import RDD, SparkContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -26,7 +27,6 @@ from leasehold.spark.reading.task import (
     keep_what_is_loaded,
     schema_after,
 )
-from leasehold.spark.session import context_of
 
 Work = Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 CORES_KEPT_S = 5.0
@@ -95,12 +95,9 @@ class Source:
     def collect(self, work: Work) -> list[Any]:
         """Whatever ``work`` makes of each task's rows. Where there is a context, without Spark SQL:
         to plan a query, and all that goes with it, is half of what an empty job costs."""
-        read, context = self._read(work), context_of(self._spark)
-        if context is None:
+        read, numbers = self._read(work), _numbered(self._spark, len(self.tasks))
+        if numbers is None:
             return collected(self._numbers(), _by_batch(read))
-        # So its workers serve DataFrames, too: Spark keeps them apart by their environment.
-        context.environment.setdefault("SPARK_SIMPLIFIED_TRACEBACK", "1")
-        numbers = context.parallelize(range(len(self.tasks)), max(1, len(self.tasks)))
         return list(numbers.mapPartitions(read).collect())
 
     def _numbers(self) -> DataFrame:
@@ -117,6 +114,21 @@ class Source:
         return read
 
 
+def _numbered(spark: SparkSession, tasks: int) -> RDD[int] | None:
+    """Tasks by number, made once: it takes a file. None: these are not to be had here."""
+    try:
+        return _parallel(spark.sparkContext, tasks)
+    except Exception:  # Spark Connect has none, and there are places that forbid them
+        return None
+
+
+@lru_cache(maxsize=64)
+def _parallel(context: SparkContext, tasks: int) -> RDD[int]:
+    # So its workers serve DataFrames, too: Spark keeps them apart by their environment.
+    context.environment.setdefault("SPARK_SIMPLIFIED_TRACEBACK", "1")
+    return context.parallelize(range(tasks), max(1, tasks))
+
+
 def _by_batch(
     read: Callable[[Iterable[int]], Iterator[Any]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]:
@@ -130,7 +142,8 @@ def collected(df: DataFrame, work: Work) -> list[Any]:
     """Whatever ``work`` makes of the rows of each task of a DataFrame."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = pa.array([pickle.dumps(each) for each in work(batches)], pa.binary())
+        dumps: Any = cloudpickle.dumps  # as in a job without a DataFrame
+        found = pa.array([dumps(each) for each in work(batches)], pa.binary())
         yield pa.RecordBatch.from_arrays([found], ["found"])
 
     return [pickle.loads(row.found) for row in df.mapInArrow(run, "found binary").collect()]
