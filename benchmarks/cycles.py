@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from shutil import rmtree
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -32,8 +31,6 @@ from leasehold.spark import DeltaSink, Progress, SparkProcessor
 from leasehold.stores import open_dead_letters, open_store
 
 EVENTS = 16_000_000
-BACKLOG = 40_000_000
-"""The first cycles are small: they count for less in what takes many."""
 WARM_EVENTS, WARM_UPS = 4_000_000, 3
 """So that Java has compiled most of what every job needs. All ways get the same."""
 BAD = (0.0, 0.001, 0.01)
@@ -47,11 +44,7 @@ disturbs single ones."""
 
 
 def run(
-    *,
-    events: int = EVENTS,
-    backlog: int = BACKLOG,
-    warm: int = WARM_EVENTS,
-    folder: Path | None = None,
+    *, events: int = EVENTS, warm: int = WARM_EVENTS, folder: Path | None = None
 ) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(dir=folder) as name:
         place = Path(name)
@@ -69,8 +62,6 @@ def run(
             here = place / f"bad-{part}"
             here.mkdir()
             yield from _side_by_side(spark, here, events, part, None if number else place)
-            yield from _backlog(spark, here / "backlog", backlog, part)
-            rmtree(here)
         spark.stop()
         yield from _two_at_once(place, events, warm // 5)
 
@@ -89,7 +80,20 @@ def _side_by_side(
                 _plain(spark, cold / "warm-files", folder / f"warm-plain-{number}", 0)
         rounds = [_round(spark, hub, folder / str(n), n, good) for n in range(ROUNDS)]
         cycles_s = median(each.cycles_s for each in rounds)
-        yield from _rows_of(rounds, name, events)
+        yield _row(f"{name}: one huge batch", events, median(each.huge_s for each in rounds))
+        yield _row(
+            f"{name}: cycles of 2 s, beside one huge batch (medians of {ROUNDS} rounds)",
+            events,
+            cycles_s,
+            median(each.huge_s / each.cycles_s for each in rounds),
+        )
+        jobs = rounds[-1].jobs
+        full = [each.seconds for each in jobs[len(jobs) // 2 :]]
+        yield Row(
+            what=f"{name}: a cycle, median of the later half of {len(jobs)}",
+            value=median(full),
+            unit="s",
+        )
         for files in (0, FILES_A_TRIGGER):
             seconds, found = _plain(spark, folder / "files", folder / f"plain-{files}", files)
             said = "unlimited" if not files else f"{files} files a trigger"
@@ -98,33 +102,6 @@ def _side_by_side(
                 raise AssertionError(f"plain Spark counts {found} readings")
         seconds = _polars(folder)
         yield _row(f"{name}: polars alone, in memory", events, seconds, seconds / cycles_s)
-
-
-def _backlog(spark: Any, folder: Path, events: int, part: float) -> Iterator[Row]:
-    """Cycles and one huge batch alone, with more than polars could have in memory."""
-    folder.mkdir()
-    with _make(folder / "hub.db", events, part) as hub:
-        good = _good(events, part)
-        rounds = [_round(spark, hub, folder / str(n), n, good) for n in range(ROUNDS)]
-    name = f"{100 * part:g} % bad rows, {events:,} events"
-    yield from _rows_of(rounds, name, events)
-
-
-def _rows_of(rounds: Sequence[_Round], name: str, events: int) -> Iterator[Row]:
-    yield _row(f"{name}: one huge batch", events, median(each.huge_s for each in rounds))
-    yield _row(
-        f"{name}: cycles of 2 s, beside one huge batch (medians of {ROUNDS} rounds)",
-        events,
-        median(each.cycles_s for each in rounds),
-        median(each.huge_s / each.cycles_s for each in rounds),
-    )
-    jobs = rounds[-1].jobs
-    full = [each.seconds for each in jobs[len(jobs) // 2 :]]
-    yield Row(
-        what=f"{name}: a cycle, median of the later half of {len(jobs)}",
-        value=median(full),
-        unit="s",
-    )
 
 
 class _Round(NamedTuple):
