@@ -127,6 +127,7 @@ def test_who_stops_without_knowing_what_it_has_gives_it_back(heard):
         assert a.workers.keys() == set(heard)
         await world.stop(a)
         assert set(world.owners().values()) == {None}
+        assert world.store._snapshot(GROUP).members == ()
         b = world.start("b")
         await asyncio.sleep(1.5)
         assert set(world.owners().values()) == {"b"}
@@ -169,6 +170,9 @@ def test_one_that_is_locked_keeps_no_other_from_being_given_back():
         await world.stop(a)
         assert world.owners() == {"00": "a", "01": None, "02": None, "03": None}
         assert [what for what, _ in world.reports if "00" in what] == [f"releasing 00 of {GROUP}"]
+        # An owner that is no member would count as another processor, and be given leases.
+        (member,) = world.store._snapshot(GROUP).members
+        assert member.leaving
 
     run_virtual(main())
 

@@ -335,6 +335,7 @@ class Host:
         async def release(lease: Lease) -> None:
             try:
                 await self._ask_store(self._store.release([replace(lease, offered_to=None)]))
+                self._claims.answered(lease.partition)
             except Exception as error:
                 self._report(f"releasing {lease.partition} of {self.group}", error)
 
@@ -389,9 +390,10 @@ class Host:
         if not late:
             await self._give_back_in_time()
         try:
-            if late and member.leaving:
-                # What it could not let go in time is its own until that expires. A member that is
-                # leaving gets nothing; an owner that is no member would count as another processor.
+            if (late or self._claims) and member.leaving:
+                # What it could not let go in time, or may still get, is its own until that expires.
+                # A member that is leaving gets nothing; an owner that is no member would count as
+                # another processor.
                 await self._ask_store(self._store.heartbeat(self.group, member))
             else:
                 await self._ask_store(self._store.leave(self.group, member))
