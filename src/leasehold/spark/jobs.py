@@ -75,6 +75,9 @@ class _Request:
 
 class _Underway(NamedTuple):
     events: int
+    full: bool
+    """As large as it might be when it began: the pace may have grown since."""
+    began_at: float
     next_at: float
     """When another may begin beside it."""
 
@@ -155,6 +158,9 @@ class Jobs:
         """When the next job may begin, if nothing else happens until then."""
         now = self._clock.monotonic()
         gathered_at = min(each.asked_at for each in self._waiting) + self._gather_s
+        # What each may claim is rounded. In a backlog all others would be for the job after it.
+        if sum(len(each.range) + 1 for each in self._waiting) >= self._pacer.events:
+            gathered_at = now
         if not self._running:
             return gathered_at - now
         if len(self._running) >= self._pacer.jobs_at_once:
@@ -183,19 +189,24 @@ class Jobs:
 
     def _begin(self, requests: Sequence[_Request]) -> None:
         task = asyncio.ensure_future(self._attempt(requests))
-        self._running[task] = self._underway(sum(len(each.range) for each in requests))
+        events, now = sum(len(each.range) for each in requests), self._clock.monotonic()
+        full = self._pacer.is_full(events)
+        next_at = now + self._pacer.begin_next_s(events, full=full)
+        self._running[task] = _Underway(events, full, now, next_at)
         task.add_done_callback(self._ended)
-
-    def _underway(self, events: int) -> _Underway:
-        return _Underway(events, self._clock.monotonic() + self._pacer.begin_next_s(events))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
-        # What waited behind it only begins to work now.
-        self._running = {
-            other: self._underway(each.events) for other, each in self._running.items()
-        }
+        self._running = {other: self._left_alone(each) for other, each in self._running.items()}
         self._changed.set()
+
+    def _left_alone(self, job: _Underway) -> _Underway:
+        """It shared the cores with the one that has ended: so far it did about half of what it would
+        have done alone."""
+        now = self._clock.monotonic()
+        worked_s = (now - job.began_at) / 2
+        begin_next_s = self._pacer.begin_next_s(job.events, full=job.full)
+        return job._replace(next_at=now + max(0.0, begin_next_s - worked_s))
 
     async def _attempt(self, requests: Sequence[_Request]) -> None:
         try:

@@ -62,11 +62,14 @@ class Pacer:
         job has all of them, or the second one would be as small, whatever the first one tells."""
         return self.events * (self.jobs_at_once if self._pacing.seen else 1)
 
-    def begin_next_s(self, events: int) -> float:
-        """How long a job of this size has run when the next one may begin. Without a backlog jobs
-        are small, and what comes meanwhile is gathered for one job after it."""
+    def is_full(self, events: int) -> bool:
+        """Whether a job that begins now with so many takes about what it may: there is a backlog."""
+        return 2 * events >= self.events
+
+    def begin_next_s(self, events: int, *, full: bool) -> float:
+        """How long a job of this size has worked when the next one may begin. Without a backlog, if
+        it was not ``full`` when it began, what comes meanwhile is gathered for one job after it."""
         pacing = self._pacing
-        full = 2 * events >= pacing.events
         if full and pacing.second:
             return 0.0
         ends_s = min(self.target_s, pacing.expected_s(events)) if full else self.target_s

@@ -295,7 +295,10 @@ class SparkProcessor(Processor):
             with self._pulse.tagged(self._tag, job.tag):
                 df = source.df
                 batch.took("plan", time.perf_counter() - began)
-                self._on_batch(df, batch)
+                try:
+                    self._on_batch(df, batch)
+                finally:
+                    batch.took("plan", source.planned_s)
         except StaleBatch:
             raise
         except Exception as error:

@@ -19,6 +19,7 @@ from leasehold.core.ranges import Range, pack
 from leasehold.errors import BadInput
 from leasehold.spark.reading.columns import CORRUPT, decoded
 from leasehold.spark.reading.decode import Decoder
+from leasehold.spark.reading.planned_later import PlannedLater
 from leasehold.spark.reading.task import (
     Address,
     AtSource,
@@ -86,11 +87,24 @@ class Source:
         self, spark: SparkSession, reading: Reading, tasks: Sequence[Sequence[Range]]
     ) -> None:
         self._spark, self.reading, self.tasks = spark, reading, tasks
+        self.planned_s = 0.0
+        """How long it took to plan the DataFrame, if that was needed."""
 
     @cached_property
     def df(self) -> DataFrame:
-        schema = from_arrow_schema(self.reading.result)
-        return self._numbers().mapInArrow(_by_batch(self._read(iter)), schema)
+        if _numbered(self._spark, len(self.tasks)) is None:
+            return self._planned()
+        return PlannedLater(self._planned, self._schema, self._spark)
+
+    @property
+    def _schema(self) -> StructType:
+        return from_arrow_schema(self.reading.result)
+
+    def _planned(self) -> DataFrame:
+        began = monotonic()
+        df = self._numbers().mapInArrow(_by_batch(self._read(iter)), self._schema)
+        self.planned_s = monotonic() - began
+        return df
 
     def collect(self, work: Work) -> list[Any]:
         """Whatever ``work`` makes of each task's rows. Where there is a context, without Spark SQL:
