@@ -38,7 +38,7 @@ FILE_EVENTS = 50_000
 FILES_A_TRIGGER = 10
 """About two seconds of the plain way."""
 CHUNK = 200_000
-ROUNDS = 3
+ROUNDS = 5
 """How often cycles and one huge batch take turns, each first in turn: what else the machine does
 disturbs single ones."""
 

@@ -408,3 +408,68 @@ def test_a_partition_that_is_slow_is_done_although_the_others_are_quick(
         quick.cancel()
 
     run_virtual(main())
+
+
+def test_a_job_that_is_full_waits_for_no_others() -> None:
+    async def main() -> None:
+        clock = SimClock()
+        jobs = Jobs(
+            lambda job: {},
+            threads=AtOnce(),
+            clock=clock,
+            gather_s=60.0,
+            pacer=Pacer(target_s=2.0, max_events=10, overlap=False),
+            watch=lambda running, job: running,
+        )
+        began = clock.monotonic()
+        # A third of 10 each, as far as whole events go.
+        await asyncio.gather(*(jobs.handle(part(each, 0, 3), alone=False) for each in "012"))
+        assert clock.monotonic() == began
+        await jobs.handle(part("0", 3, 6), alone=False)
+        assert clock.monotonic() == began + 60.0, "what is small does"
+
+    run_virtual(main())
+
+
+class OneCore:
+    """Jobs take turns on it. From its beginning to its first task each takes a while."""
+
+    ahead_s, fixed_s = 0.2, 0.05
+
+    def __init__(self, clock: SimClock, rate: float) -> None:
+        self.clock, self.rate = clock, rate
+        self.free_at = self.began_at = clock.monotonic()
+        self.idle_s: list[float] = []
+
+    async def __call__(self, running: asyncio.Future[Any], job: SparkJob) -> Any:
+        begins_at = max(self.clock.monotonic() + self.ahead_s, self.free_at)
+        self.idle_s.append(begins_at - self.free_at)
+        self.free_at = begins_at + self.fixed_s + job.events / self.rate
+        await self.clock.sleep(self.free_at - self.clock.monotonic())
+        return await running
+
+
+@pytest.mark.parametrize("rate", [1e6, 3e6, 1e7])
+def test_in_a_backlog_spark_waits_for_the_first_two_jobs_and_hardly_for_any_other(
+    rate: float,
+) -> None:
+    async def main() -> OneCore:
+        clock = SimClock()
+        spark = OneCore(clock, rate)
+        pacer = Pacer(target_s=2.0, max_events=1 << 40, overlap=True)
+        jobs = Jobs(
+            lambda job: {}, threads=AtOnce(), clock=clock, gather_s=0.05, pacer=pacer, watch=spark
+        )
+
+        async def pump(partition: str) -> None:
+            at = 0
+            while clock.monotonic() < spark.began_at + 60:
+                wanted = part(partition, at, at + pacer.claim_events // 16)
+                at = await jobs.handle(wanted, alone=False)
+
+        await asyncio.gather(*(pump(str(each)) for each in range(16)))
+        return spark
+
+    spark = run_virtual(main())
+    assert len(spark.idle_s) > 20
+    assert sum(spark.idle_s) < 2.8 * spark.ahead_s

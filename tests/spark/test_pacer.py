@@ -30,7 +30,8 @@ def test_what_a_job_waited_for_behind_another_is_no_reason_for_smaller_ones() ->
     """As far ahead as the next one begins."""
     pacer = Pacer(target_s=2.0, max_events=1 << 40, overlap=True)
     for _ in range(10):
-        ahead_s = 2.0 - pacer.begin_next_s(2 * pacer.events, full=True) if pacer.events > 1_900_000 else 0.2
+        grown = pacer.events > 1_900_000
+        ahead_s = 2.0 - pacer.begin_next_s(2 * pacer.events, full=True) if grown else 0.2
         pacer.ended(pacer.events, pacer.events / 1e6 + ahead_s, own_s=pacer.events / 1e6)
     assert ahead_s == pytest.approx(0.5)
     assert 1_900_000 <= pacer.events <= 2_000_000
@@ -58,10 +59,12 @@ def test_the_first_job_has_all_that_is_claimed() -> None:
 
 def test_the_second_job_of_a_backlog_has_another_beside_it_if_the_first_was_quick() -> None:
     pacer = Pacer(target_s=2.0, max_events=1 << 40, overlap=True)
-    assert pacer.begin_next_s(pacer.events, full=True) > 0, "nobody knows how long the first one takes"
+    first_s = pacer.begin_next_s(pacer.events, full=True)
+    assert first_s > 0, "nobody knows how long the first one takes"
     pacer.ended(pacer.events, 0.2)
     assert pacer.begin_next_s(pacer.events, full=True) == 0
-    assert pacer.begin_next_s(pacer.events // 3, full=False) > 0, "no backlog: what comes is gathered"
+    few_s = pacer.begin_next_s(pacer.events // 3, full=False)
+    assert few_s > 0, "no backlog: what comes is gathered"
     pacer.ended(pacer.events, 0.4)
     assert pacer.begin_next_s(pacer.events, full=True) > 0
 

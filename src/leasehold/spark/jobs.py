@@ -201,8 +201,8 @@ class Jobs:
         self._changed.set()
 
     def _left_alone(self, job: _Underway) -> _Underway:
-        """It shared the cores with the one that has ended: so far it did about half of what it would
-        have done alone."""
+        """It shared the cores with the one that has ended: so far it did about half of what it
+        would have done alone."""
         now = self._clock.monotonic()
         worked_s = (now - job.began_at) / 2
         begin_next_s = self._pacer.begin_next_s(job.events, full=job.full)

@@ -63,7 +63,7 @@ class Pacer:
         return self.events * (self.jobs_at_once if self._pacing.seen else 1)
 
     def is_full(self, events: int) -> bool:
-        """Whether a job that begins now with so many takes about what it may: there is a backlog."""
+        """Whether a job that begins now with so many takes about what it may: a backlog."""
         return 2 * events >= self.events
 
     def begin_next_s(self, events: int, *, full: bool) -> float:

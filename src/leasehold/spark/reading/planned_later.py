@@ -28,5 +28,8 @@ class PlannedLater(ClassicDataFrame):
 
     @cached_property
     def _jdf(self) -> Any:
-        planned: Any = self._plan()
+        try:
+            planned: Any = self._plan()
+        except AttributeError as error:  # or Python would ask for a column of this name, and say so
+            raise RuntimeError(f"the DataFrame cannot be planned: {error}") from error
         return planned._jdf
