@@ -431,6 +431,38 @@ def test_a_job_that_is_full_waits_for_no_others() -> None:
     run_virtual(main())
 
 
+def test_jobs_of_few_events_each_still_have_all_partitions() -> None:
+    """One that begins without the last of them leaves it a job of its own, again and again."""
+    sizes: list[int] = []
+
+    async def main() -> None:
+        clock = SimClock()
+
+        async def watch(running: asyncio.Future[Any], job: SparkJob) -> Any:
+            sizes.append(len(job.ranges))
+            await clock.sleep(0.1)
+            return await running
+
+        jobs = Jobs(
+            lambda job: {},
+            threads=AtOnce(),
+            clock=clock,
+            gather_s=0.05,
+            pacer=Pacer(target_s=2.0, max_events=64, overlap=False),
+            watch=watch,
+        )
+
+        async def pump(number: int) -> None:
+            for at in range(0, 40, 4):
+                await clock.sleep(0.001 * (number + 1))
+                await jobs.handle(part(str(number), at, at + 4), alone=False)
+
+        await asyncio.gather(*(pump(number) for number in range(16)))
+
+    run_virtual(main())
+    assert sizes == [16] * 10
+
+
 class OneCore:
     """Jobs take turns on it. From its beginning to its first task each takes a while."""
 

@@ -158,9 +158,9 @@ class Jobs:
         """When the next job may begin, if nothing else happens until then."""
         now = self._clock.monotonic()
         gathered_at = min(each.asked_at for each in self._waiting) + self._gather_s
-        # What each may claim is rounded. In a backlog all others would be for the job after it.
-        if sum(len(each.range) + 1 for each in self._waiting) >= self._pacer.events:
-            gathered_at = now
+        sizes = [len(each.range) for each in self._waiting]
+        if sum(sizes) + max(sizes) > self._pacer.events:
+            gathered_at = now  # one more like these would be for the job after it
         if not self._running:
             return gathered_at - now
         if len(self._running) >= self._pacer.jobs_at_once:

@@ -295,10 +295,11 @@ class SparkProcessor(Processor):
             with self._pulse.tagged(self._tag, job.tag):
                 df = source.df
                 batch.took("plan", time.perf_counter() - began)
+                known_s = source.planned_s
                 try:
                     self._on_batch(df, batch)
                 finally:
-                    batch.took("plan", source.planned_s)
+                    batch.took("plan", source.planned_s - known_s)
         except StaleBatch:
             raise
         except Exception as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +70,31 @@ def test_a_plan_that_fails_says_why(source: Source) -> None:
     source._planned = plan  # type: ignore[method-assign]
     with pytest.raises(Exception, match="something is missing"):
         source.df.count()
+
+
+def test_threads_that_use_it_at_once_have_one_plan(source: Source) -> None:
+    plans: list[DataFrame] = []
+    plan = source._planned
+
+    def planned() -> DataFrame:
+        plans.append(plan())
+        return plans[-1]
+
+    source._planned = planned  # type: ignore[method-assign]
+    df = source.df
+    with ThreadPoolExecutor(4) as threads:
+        sums = list(threads.map(lambda _: df.select(df.n).agg(sql.sum("n")).first(), range(4)))
+    assert sums == [(15,)] * 4
+    assert len(plans) == 1
+
+
+def test_once_planned_it_is_let_go_with_its_batch(source: Source) -> None:
+    seen = weakref.ref(source.df)
+    assert source.df.count() == 6
+    gc.collect()
+    gc.disable()
+    try:
+        del source.__dict__["df"]
+        assert seen() is None
+    finally:
+        gc.enable()
