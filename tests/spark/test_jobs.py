@@ -431,6 +431,12 @@ def test_a_job_that_is_full_waits_for_no_others() -> None:
     run_virtual(main())
 
 
+def test_shares_that_were_rounded_up_are_one_job() -> None:
+    wanted = [part(each, 0, 334) for each in "012"]
+    ran, _ = run(lambda ranges: None, wanted, max_events=1_000)
+    assert ran == [tuple(wanted)]
+
+
 def test_jobs_of_few_events_each_still_have_all_partitions() -> None:
     """One that begins without the last of them leaves it a job of its own, again and again."""
     sizes: list[int] = []

@@ -159,7 +159,7 @@ class Jobs:
         now = self._clock.monotonic()
         gathered_at = min(each.asked_at for each in self._waiting) + self._gather_s
         sizes = [len(each.range) for each in self._waiting]
-        if sum(sizes) + max(sizes) > self._pacer.events:
+        if not self._fits([*sizes, max(sizes)]):
             gathered_at = now  # one more like these would be for the job after it
         if not self._running:
             return gathered_at - now
@@ -170,15 +170,21 @@ class Jobs:
     def _take(self) -> list[_Request]:
         """Those that wait longest, as many as a job may have; one that failed before, alone."""
         first, *others = self._waiting
-        some, events = [self._cut(first)], len(first.range)
+        some, sizes = [self._cut(first)], [len(first.range)]
         for each in [] if first.alone else [each for each in others if not each.alone]:
-            events += len(each.range)
-            if events > self._pacer.events:
+            sizes.append(len(each.range))
+            if not self._fits(sizes):
                 break
             some.append(each)
         begun = {each.done for each in some}
         self._waiting = [each for each in self._waiting if each.done not in begun]
         return some
+
+    def _fits(self, sizes: Sequence[int]) -> bool:
+        """Whether ranges of these sizes are one job. Shares of what it may have are rounded, and
+        the last one of them is not worth a job of its own."""
+        most = self._pacer.events
+        return sum(sizes) <= most + min(len(sizes), most // 100)
 
     def _cut(self, request: _Request) -> _Request:
         """What was claimed before the pace became slow may be far more than a job may have now."""
