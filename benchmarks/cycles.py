@@ -136,12 +136,9 @@ def _beside_huge(name: str, events: int, rounds: Sequence[tuple[float, float]]) 
 def _in_own_process(place: Path, events: int) -> Iterator[Row]:
     """Huge batch and cycles again, with Java's options as in the home-security application: plain
     Spark would be slower with these, so that no other way is in that process."""
-    code = (
-        "import sys; from benchmarks.cycles import lean_java; lean_java(sys.argv[1], sys.argv[2])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(place), str(events)], stdout=subprocess.PIPE, check=True
-    )
+    code = "import sys; from benchmarks.cycles import lean_java; lean_java(sys.argv[1])"
+    wanted = json.dumps({"folder": str(place), "events": events, "bad": BAD, "rounds": ROUNDS})
+    done = subprocess.run([sys.executable, "-c", code, wanted], stdout=subprocess.PIPE, check=True)
     for part, rounds in json.loads(done.stdout.splitlines()[-1]):
         yield _beside_huge(f"{100 * part:g} % bad rows, lean Java", events, rounds)
 
