@@ -46,7 +46,7 @@ def test_a_warm_up_that_is_cancelled_late_takes_no_job_with_it(
     tags: dict[str, set[str]] = {}
 
     class SlowSource:
-        df = None
+        df, planned_s = None, 0.0
 
         def __init__(self, *plan: Any) -> None:
             pass
