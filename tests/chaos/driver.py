@@ -33,6 +33,7 @@ GROUP = Group(namespace="chaos", feed="events", name="chaos")
 PARTITIONS = 16
 INSTANCES = 4
 INSTANCES_MAX = 6
+LIBRARY_ABORTS = "rd_kafka_admin_response_parse: Assertion `rko_result' failed"
 
 Action = Literal["kill", "pause", "stop", "join", "outage", "broker"]
 HANDLERS = ("batch-plain", "batch-async", "event-plain", "event-async")
@@ -274,6 +275,7 @@ class Chaos:
                     and each.leaving
                     and (self._is_replaced(each) or not each.log.exists())
                 )
+                or (code == -signal.SIGABRT and _aborted_while_opening(each))
             )
             if not called:
                 raise WentWrong(f"{each.life.instance} ended: {code}\n{each.process.printed()}")
@@ -339,3 +341,10 @@ class Chaos:
     def _tenures(self) -> Iterator[Tenure]:
         for each in self._instances:
             yield from read_log(each.log, each.life)
+
+
+def _aborted_while_opening(instance: Instance) -> bool:
+    """Kafka's library ends the process if a broker dies in the middle of an answer about the
+    cluster. It had not joined yet: nothing is known to it, and nothing may be lost by it."""
+    printed = instance.process.printed()
+    return LIBRARY_ABORTS in printed and not instance.log.exists()
