@@ -9,6 +9,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from leasehold.core.event import Event
 from leasehold.core.model import Group
 from leasehold.core.ranges import Range
 from leasehold.errors import BadInput, FeedUnavailable
@@ -30,6 +32,7 @@ from leasehold.stores.dead_letters.memory import MemoryDeadLetters
 NO_FIT = "the body is not JSON that fits the schema"
 
 AtSource = Callable[[pl.DataFrame], pl.DataFrame]
+Put = Callable[[Sequence[Event]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +79,25 @@ class Letters:
                 "file, like sqlite:///data/dead.db"
             )
 
-    def put(self, events: Sequence[Any]) -> None:
-        letters = [letter_for(self.group, event, NO_FIT, 1) for event in events]
+    @contextmanager
+    def opened(self) -> Iterator[Put]:
+        """For one task. The store is opened for its first letters and stays open: to open and close
+        it for each chunk costs more than the letters do, and tasks would wait for one another."""
+        put_any = False
+        with asyncio.Runner() as runner:
 
-        async def put() -> None:
+            def put(events: Sequence[Event]) -> None:
+                nonlocal put_any
+                put_any = True
+                runner.run(
+                    self.store.put([letter_for(self.group, each, NO_FIT) for each in events])
+                )
+
             try:
-                await self.store.put(letters)
+                yield put
             finally:
-                await self.store.close()
-
-        asyncio.run(put())
+                if put_any:
+                    runner.run(self.store.close())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,22 +115,23 @@ class Reading:
 
     def read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         feed = self.address.open()
-        for chunk in feed.read_columns(ranges):
-            yield from self._prepared(chunk)
+        with nullcontext() if self.letters is None else self.letters.opened() as put:
+            for chunk in feed.read_columns(ranges):
+                yield from self._prepared(chunk, put)
 
-    def _prepared(self, chunk: Chunk) -> Sequence[pa.RecordBatch]:
+    def _prepared(self, chunk: Chunk, put: Put | None) -> Sequence[pa.RecordBatch]:
         if self.decoder is None and self.at_source is None:
             return [chunk.columns(self.schema.names)]
         if self.decoder is None:
             frame = _frame(chunk.columns(self.schema.names))
         else:
-            frame = self._decoded(chunk, self.decoder)
+            frame = self._decoded(chunk, self.decoder, put)
         if self.at_source is not None:
             frame = applied(self.at_source, frame)
         batches: list[pa.RecordBatch] = _table(frame, self.result).to_batches()
         return batches
 
-    def _decoded(self, chunk: Chunk, decoder: Decoder) -> pl.DataFrame:
+    def _decoded(self, chunk: Chunk, decoder: Decoder, put: Put | None) -> pl.DataFrame:
         columns = self.address.columns
         bodies = chunk.columns([columns.body]).column(0).cast(pa.binary())
         typed, bad = decoder.decode(bodies)
@@ -127,12 +140,12 @@ class Reading:
         own = [name for name in self.schema.names if name in columns.schema.names]
         frame = _frame(chunk.columns(own)).hstack(typed) if own else typed
         rows = np.flatnonzero(bad)
-        if len(rows) and self.letters is not None:
-            self.letters.put(chunk.events(rows.tolist()))
+        if len(rows) and put is not None:
+            put(chunk.events(rows.tolist()))
             frame = frame.filter(pl.Series(~bad))
         if CORRUPT in self.schema.names:
             raw: list[str | None] = [None] * frame.height
-            if self.letters is None:
+            if put is None:
                 for row in rows:
                     raw[row] = bodies[row].as_py().decode("utf-8", "backslashreplace")
             frame = frame.with_columns(pl.Series(CORRUPT, raw, pl.String))
