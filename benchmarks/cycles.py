@@ -26,9 +26,8 @@ import pyarrow as pa
 from benchmarks import spark as bench
 from benchmarks.backlog import Application
 from benchmarks.row import Row
-from homes.pipelines.spark_session import JAVA
 from leasehold.feeds.hub import Hub
-from leasehold.spark import DeltaSink, Progress, SparkProcessor, local_session
+from leasehold.spark import DeltaSink, Progress, SparkProcessor
 from leasehold.stores import open_dead_letters, open_store
 
 EVENTS = 16_000_000
@@ -39,9 +38,9 @@ FILE_EVENTS = 50_000
 FILES_A_TRIGGER = 10
 """About two seconds of the plain way."""
 CHUNK = 200_000
-ROUNDS = 5
-"""How often cycles and one huge batch take turns, each first in turn: what else the machine does
-disturbs single ones."""
+ROUNDS = 9
+"""How often cycles and one huge batch take turns, each first in turn. On a machine that others use,
+too, one and the same batch takes up to a quarter longer at times, and so the spread is told."""
 
 
 def run(
@@ -52,7 +51,9 @@ def run(
         _make(place / "warm.db", warm, 0.0).close()
         _as_files(place / "warm.db", place / "warm-files")
         spark = bench._session(2)
-        _warm_up(spark, place, "warm")
+        with Hub.open(place / "warm.db") as hub:
+            for number in range(WARM_UPS):
+                _drain(spark, hub, place / f"warm-{number}")
         few = place / "few-files"
         few.mkdir()
         (few / "0.txt").write_bytes(b"\n".join(bench.readings(0, 1_000)[1].to_pylist()))
@@ -62,14 +63,7 @@ def run(
             here.mkdir()
             yield from _side_by_side(spark, here, events, part, None if number else place)
         spark.stop()
-        yield from _in_own_process(place, events)
         yield from _two_at_once(place, events, warm // 5)
-
-
-def _warm_up(spark: Any, place: Path, name: str) -> None:
-    for number in range(WARM_UPS):
-        with Hub.open(place / "warm.db") as hub:
-            _drain(spark, hub, place / f"{name}-{number}")
 
 
 def _side_by_side(
@@ -86,8 +80,10 @@ def _side_by_side(
                 _plain(spark, cold / "warm-files", folder / f"warm-plain-{number}", 0)
         rounds = [_round(spark, hub, folder / str(n), n, good) for n in range(ROUNDS)]
         cycles_s = median(each.cycles_s for each in rounds)
-        yield _row(f"{name}: one huge batch", events, median(each.huge_s for each in rounds))
-        yield _beside_huge(name, events, [(each.huge_s, each.cycles_s) for each in rounds])
+        huge_s = [each.huge_s for each in rounds]
+        spread = f"{min(huge_s):.1f} to {max(huge_s):.1f} s"
+        yield _row(f"{name}: one huge batch ({spread})", events, median(huge_s))
+        yield _beside_huge(name, events, rounds)
         jobs = rounds[-1].jobs
         full = [each.seconds for each in jobs[len(jobs) // 2 :]]
         yield Row(
@@ -124,41 +120,16 @@ def _round(spark: Any, hub: Hub, folder: Path, number: int, good: int) -> _Round
     return _Round(took[True][0], *took[False])
 
 
-def _beside_huge(name: str, events: int, rounds: Sequence[tuple[float, float]]) -> Row:
+def _beside_huge(name: str, events: int, rounds: Sequence[_Round]) -> Row:
+    """The ratio is the median of those of the rounds: each compares what ran side by side."""
+    ratios = [each.huge_s / each.cycles_s for each in rounds]
+    spread = f"{len(rounds)} rounds, {min(ratios):.2f} to {max(ratios):.2f} x"
     return _row(
-        f"{name}: cycles of 2 s, beside one huge batch (medians of {len(rounds)} rounds)",
+        f"{name}: cycles of 2 s, beside one huge batch ({spread})",
         events,
-        median(cycles_s for _, cycles_s in rounds),
-        median(huge_s / cycles_s for huge_s, cycles_s in rounds),
+        median(each.cycles_s for each in rounds),
+        median(ratios),
     )
-
-
-def _in_own_process(place: Path, events: int) -> Iterator[Row]:
-    """Huge batch and cycles again, with Java's options as in the home-security application: plain
-    Spark would be slower with these, so that no other way is in that process."""
-    code = "import sys; from benchmarks.cycles import lean_java; lean_java(sys.argv[1])"
-    wanted = json.dumps({"folder": str(place), "events": events, "bad": BAD, "rounds": ROUNDS})
-    done = subprocess.run([sys.executable, "-c", code, wanted], stdout=subprocess.PIPE, check=True)
-    for part, rounds in json.loads(done.stdout.splitlines()[-1]):
-        yield _beside_huge(f"{100 * part:g} % bad rows, lean Java", events, rounds)
-
-
-def lean_java(wanted: str) -> None:
-    said = json.loads(wanted)
-    place, found = Path(said["folder"]), []
-    settings = {"spark.driver.memory": "2g", "spark.driver.extraJavaOptions": JAVA}
-    spark = local_session(2, name="bench", settings=settings)
-    spark.sparkContext.setLogLevel("ERROR")
-    _warm_up(spark, place, "warm-lean")
-    for part in said["bad"]:
-        here, good = place / f"bad-{part}", _good(said["events"], part)
-        with Hub.open(here / "hub.db") as hub:
-            rounds = [
-                _round(spark, hub, here / f"lean-{n}", n, good) for n in range(said["rounds"])
-            ]
-        found.append((part, [(each.huge_s, each.cycles_s) for each in rounds]))
-    spark.stop()
-    print(json.dumps(found))
 
 
 def _two_at_once(place: Path, events: int, warm: int) -> Iterator[Row]:

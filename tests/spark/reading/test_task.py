@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 import leasehold as lh
 from leasehold.core.model import Group
 from leasehold.core.ranges import Range
-from leasehold.errors import BadInput, FeedUnavailable
-from leasehold.ports import LetterFilter
+from leasehold.errors import BadInput, FeedUnavailable, StoreUnavailable
+from leasehold.ports import DeadLetter, LetterFilter
 from leasehold.spark.reading.columns import CORRUPT
 from leasehold.spark.reading.frames import plan_reading
 from leasehold.spark.reading.task import NO_FIT, Address, Letters, columnar
+from leasehold.stores.dead_letters.sqlite import SqliteDeadLetters
 
 GROUP = Group(namespace="t", feed="h", name="activity")
 BODIES = [
@@ -78,6 +80,69 @@ def test_with_a_place_for_them_rows_that_do_not_fit_become_dead_letters(
     # A task that is run again puts them again, and there is still one of each.
     read(hub, columns, letters=letters)
     assert len(asyncio.run(lh.open_dead_letters(url).list(LetterFilter()))) == 3
+
+
+class CountingLetters(SqliteDeadLetters):
+    def __init__(self, path: Path, *, fails: bool = False) -> None:
+        super().__init__(path)
+        self.fails = fails
+        self.calls: list[str] = []
+
+    async def put(self, letters: Sequence[DeadLetter]) -> None:
+        self.calls.append("put")
+        if self.fails:
+            raise StoreUnavailable("no disk")
+        await super().put(letters)
+
+    async def close(self) -> None:
+        self.calls.append("close")
+        await super().close()
+
+
+def bad_in_each(hub: lh.Hub, store: CountingLetters) -> Generator[pa.RecordBatch]:
+    """One task of three ranges, and so three chunks, with a bad row each; good ones in the first
+    and the last."""
+    letters = Letters(store=store, group=GROUP)
+    reading = plan_reading(Address.of(hub), schema=pa.schema(TYPED), letters=letters)
+    return reading.read([Range(partition="0", first=a, end=b) for a, b in ((0, 2), (2, 3), (3, 5))])
+
+
+def test_a_task_opens_the_dead_letters_once_for_all_its_chunks(hub: lh.Hub, tmp_path: Path) -> None:
+    store = CountingLetters(tmp_path / "dead.db")
+    assert sum(batch.num_rows for batch in bad_in_each(hub, store)) == 2
+    assert store.calls == ["put", "put", "put", "close"]
+    assert len(asyncio.run(store.list(LetterFilter()))) == 3
+
+
+def test_letters_are_put_before_the_rows_of_their_chunk_leave(hub: lh.Hub, tmp_path: Path) -> None:
+    """A query that wants no more rows ends a task early; nothing says so to the reader."""
+    store = CountingLetters(tmp_path / "dead.db")
+    batches = bad_in_each(hub, store)
+    next(batches)
+    found = asyncio.run(SqliteDeadLetters(tmp_path / "dead.db").list(LetterFilter()))
+    assert [letter.sequence for letter in found] == [1]
+    batches.close()
+    assert store.calls == ["put", "close"]
+
+
+def test_a_task_that_cannot_put_its_letters_fails_and_leaves_nothing_open(
+    hub: lh.Hub, tmp_path: Path
+) -> None:
+    store = CountingLetters(tmp_path / "dead.db", fails=True)
+    with pytest.raises(StoreUnavailable, match="no disk"):
+        list(bad_in_each(hub, store))
+    assert store.calls == ["put", "close"]
+
+
+def test_a_task_without_bad_rows_does_not_open_the_dead_letters(
+    hub: lh.Hub, tmp_path: Path
+) -> None:
+    store = CountingLetters(tmp_path / "dead.db")
+    letters = Letters(store=store, group=GROUP)
+    reading = plan_reading(Address.of(hub), schema=pa.schema(TYPED), letters=letters)
+    list(reading.read([Range(partition="0", first=0, end=1)]))
+    assert store.calls == []
+    assert not (tmp_path / "dead.db").exists()
 
 
 def test_dead_letters_that_executors_cannot_reach_are_refused() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -113,7 +113,7 @@ class Reading:
     result: pa.Schema
     """The columns after it."""
 
-    def read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+    def read(self, ranges: Sequence[Range]) -> Generator[pa.RecordBatch]:
         feed = self.address.open()
         with nullcontext() if self.letters is None else self.letters.opened() as put:
             for chunk in feed.read_columns(ranges):
