@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from leasehold.core.model import Group
 from leasehold.core.ranges import Range
 from leasehold.errors import BadInput, FeedUnavailable, StoreUnavailable
 from leasehold.ports import DeadLetter, LetterFilter
+from leasehold.spark.reading import task
 from leasehold.spark.reading.columns import CORRUPT
 from leasehold.spark.reading.frames import plan_reading
 from leasehold.spark.reading.task import NO_FIT, Address, Letters, columnar
@@ -83,66 +85,84 @@ def test_with_a_place_for_them_rows_that_do_not_fit_become_dead_letters(
 
 
 class CountingLetters(SqliteDeadLetters):
-    def __init__(self, path: Path, *, fails: bool = False) -> None:
-        super().__init__(path)
-        self.fails = fails
-        self.calls: list[str] = []
+    """Knows how many letters each put had."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        super().__init__(path, **settings)
+        self.puts: list[int] = []
 
     async def put(self, letters: Sequence[DeadLetter]) -> None:
-        self.calls.append("put")
-        if self.fails:
-            raise StoreUnavailable("no disk")
         await super().put(letters)
-
-    async def close(self) -> None:
-        self.calls.append("close")
-        await super().close()
+        self.puts.append(len(letters))
 
 
-def bad_in_each(hub: lh.Hub, store: CountingLetters) -> Generator[pa.RecordBatch]:
-    """One task of three ranges, and so three chunks, with a bad row each; good ones in the first
-    and the last."""
+@pytest.fixture
+def store(tmp_path: Path) -> CountingLetters:
+    return CountingLetters(tmp_path / "dead.db")
+
+
+def by_one(hub: lh.Hub, store: CountingLetters, *sequences: int) -> Iterator[pa.RecordBatch]:
+    """One task that reads these as chunks of a row each."""
     letters = Letters(store=store, group=GROUP)
     reading = plan_reading(Address.of(hub), schema=pa.schema(TYPED), letters=letters)
-    return reading.read([Range(partition="0", first=a, end=b) for a, b in ((0, 2), (2, 3), (3, 5))])
+    return reading.read([Range(partition="0", first=n, end=n + 1) for n in sequences])
 
 
-def test_a_task_opens_the_dead_letters_once_for_all_its_chunks(hub: lh.Hub, tmp_path: Path) -> None:
-    store = CountingLetters(tmp_path / "dead.db")
-    assert sum(batch.num_rows for batch in bad_in_each(hub, store)) == 2
-    assert store.calls == ["put", "put", "put", "close"]
-    assert len(asyncio.run(store.list(LetterFilter()))) == 3
-
-
-def test_letters_are_put_before_the_rows_of_their_chunk_leave(hub: lh.Hub, tmp_path: Path) -> None:
-    """A query that wants no more rows ends a task early; nothing says so to the reader."""
-    store = CountingLetters(tmp_path / "dead.db")
-    batches = bad_in_each(hub, store)
-    next(batches)
-    found = asyncio.run(SqliteDeadLetters(tmp_path / "dead.db").list(LetterFilter()))
-    assert [letter.sequence for letter in found] == [1]
-    batches.close()
-    assert store.calls == ["put", "close"]
-
-
-def test_a_task_that_cannot_put_its_letters_fails_and_leaves_nothing_open(
-    hub: lh.Hub, tmp_path: Path
+def test_a_task_puts_the_letters_of_many_chunks_at_once(
+    hub: lh.Hub, store: CountingLetters
 ) -> None:
-    store = CountingLetters(tmp_path / "dead.db", fails=True)
+    assert sum(batch.num_rows for batch in by_one(hub, store, *range(5))) == 2
+    assert store.puts == [3]
+
+
+def test_letters_are_put_before_any_row_leaves_that_was_read_after_them(
+    hub: lh.Hub, store: CountingLetters
+) -> None:
+    batches = by_one(hub, store, 0, 1, 4, 2, 0)
+    seen = []
+    for batch in batches:
+        seen += [(home, sum(store.puts)) for home in batch["home"].to_pylist()]
+    assert seen == [("H1", 0), ("H3", 2), ("H1", 2)]
+
+
+@pytest.mark.parametrize(("limit", "value"), [("PUT_LETTERS", 2), ("HELD_BYTES", 25)])
+def test_what_waits_for_letters_is_bounded(
+    hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(task, limit, value)
+    list(by_one(hub, store, 1, 2, 3, 1))
+    assert store.puts == [2, 2]
+
+
+def test_rows_alone_are_bounded_while_they_wait(
+    hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "HELD_BYTES", 1_000)
+    batches = by_one(hub, store, 1, *[0] * 500)
+    while not any(batch.num_rows for batch in batches):
+        pass
+    assert store.puts == [1]
+    assert sum(batch.num_rows for batch in batches) > 400
+
+
+def test_a_task_that_cannot_put_its_letters_fails(
+    hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def put(letters: Sequence[DeadLetter]) -> None:
+        raise StoreUnavailable("no disk")
+
+    monkeypatch.setattr(store, "put", put)
+    batches = by_one(hub, store, 0, 1, 4)
+    assert next(batches)["home"].to_pylist() == ["H1"]
     with pytest.raises(StoreUnavailable, match="no disk"):
-        list(bad_in_each(hub, store))
-    assert store.calls == ["put", "close"]
+        next(batches)
 
 
 def test_a_task_without_bad_rows_does_not_open_the_dead_letters(
-    hub: lh.Hub, tmp_path: Path
+    hub: lh.Hub, store: CountingLetters
 ) -> None:
-    store = CountingLetters(tmp_path / "dead.db")
-    letters = Letters(store=store, group=GROUP)
-    reading = plan_reading(Address.of(hub), schema=pa.schema(TYPED), letters=letters)
-    list(reading.read([Range(partition="0", first=0, end=1)]))
-    assert store.calls == []
-    assert not (tmp_path / "dead.db").exists()
+    list(by_one(hub, store, 0, 4))
+    assert not store.path.exists()
 
 
 def test_dead_letters_that_executors_cannot_reach_are_refused() -> None:
@@ -183,6 +203,21 @@ def test_deleted_documents_are_no_bad_rows(tmp_path: Path) -> None:
         assert table["operation"].to_pylist() == ["insert", "insert", "delete"]
         assert table["value"].to_pylist() == [1.0, None, None]
         assert [row is None for row in table[CORRUPT].to_pylist()] == [True, False, True]
+
+
+def test_documents_that_do_not_fit_become_dead_letters(
+    tmp_path: Path, store: CountingLetters
+) -> None:
+    with lh.Container.create(
+        tmp_path / "c.db", name="c", namespace="t", partition_key="/id", ranges=1
+    ) as container:
+        container.upsert({"id": "a", "value": 1})
+        container.upsert({"id": "b", "value": "high"})
+        letters = Letters(store=store, group=GROUP)
+        table = read(container.feed(), [("value", pa.float64())], 1, 3, letters=letters)
+        assert table["value"].to_pylist() == [1.0]
+    (letter,) = asyncio.run(store.list(LetterFilter()))
+    assert json.loads(letter.body)["value"] == "high"
 
 
 def test_a_feed_that_was_made_anew_is_not_taken_for_the_old_one(hub: lh.Hub) -> None:

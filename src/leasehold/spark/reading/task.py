@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -30,9 +29,12 @@ from leasehold.spark.reading.decode import Decoder
 from leasehold.stores.dead_letters.memory import MemoryDeadLetters
 
 NO_FIT = "the body is not JSON that fits the schema"
+PUT_LETTERS = 1_000
+HELD_BYTES = 16_000_000
+"""Letters are put as soon as there are this many, or this much waits for them. To put a few of each
+chunk costs more than the letters do, and tasks that share a file would wait for one another."""
 
 AtSource = Callable[[pl.DataFrame], pl.DataFrame]
-Put = Callable[[Sequence[Event]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,25 +81,16 @@ class Letters:
                 "file, like sqlite:///data/dead.db"
             )
 
-    @contextmanager
-    def opened(self) -> Iterator[Put]:
-        """For one task. The store is opened for its first letters and stays open: to open and close
-        it for each chunk costs more than the letters do, and tasks would wait for one another."""
-        put_any = False
-        with asyncio.Runner() as runner:
+    def put(self, events: Sequence[Event]) -> None:
+        letters = [letter_for(self.group, event, NO_FIT) for event in events]
 
-            def put(events: Sequence[Event]) -> None:
-                nonlocal put_any
-                put_any = True
-                runner.run(
-                    self.store.put([letter_for(self.group, each, NO_FIT) for each in events])
-                )
-
+        async def put() -> None:
             try:
-                yield put
+                await self.store.put(letters)
             finally:
-                if put_any:
-                    runner.run(self.store.close())
+                await self.store.close()
+
+        asyncio.run(put())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,25 +106,43 @@ class Reading:
     result: pa.Schema
     """The columns after it."""
 
-    def read(self, ranges: Sequence[Range]) -> Generator[pa.RecordBatch]:
-        feed = self.address.open()
-        with nullcontext() if self.letters is None else self.letters.opened() as put:
-            for chunk in feed.read_columns(ranges):
-                yield from self._prepared(chunk, put)
+    def read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        """Rows leave when all letters so far are put, not before: a query that has enough rows ends
+        the task without a word."""
+        held: list[pa.RecordBatch] = []
+        letters: list[Event] = []
+        size = 0
+        for chunk in self.address.open().read_columns(ranges):
+            batches, bad = self._prepared(chunk)
+            held += batches
+            letters += bad
+            size += sum(each.get_total_buffer_size() for each in batches)
+            size += sum(len(event.body) for event in bad)
+            if not letters or len(letters) >= PUT_LETTERS or size >= HELD_BYTES:
+                self._put(letters)
+                yield from held
+                held, letters, size = [], [], 0
+        self._put(letters)
+        yield from held
 
-    def _prepared(self, chunk: Chunk, put: Put | None) -> Sequence[pa.RecordBatch]:
+    def _put(self, events: Sequence[Event]) -> None:
+        if events and self.letters is not None:
+            self.letters.put(events)
+
+    def _prepared(self, chunk: Chunk) -> tuple[Sequence[pa.RecordBatch], Sequence[Event]]:
+        """What is read of it, and what has to become dead letters."""
+        bad: Sequence[Event] = ()
         if self.decoder is None and self.at_source is None:
-            return [chunk.columns(self.schema.names)]
+            return [chunk.columns(self.schema.names)], bad
         if self.decoder is None:
             frame = _frame(chunk.columns(self.schema.names))
         else:
-            frame = self._decoded(chunk, self.decoder, put)
+            frame, bad = self._decoded(chunk, self.decoder)
         if self.at_source is not None:
             frame = applied(self.at_source, frame)
-        batches: list[pa.RecordBatch] = _table(frame, self.result).to_batches()
-        return batches
+        return _table(frame, self.result).to_batches(), bad
 
-    def _decoded(self, chunk: Chunk, decoder: Decoder, put: Put | None) -> pl.DataFrame:
+    def _decoded(self, chunk: Chunk, decoder: Decoder) -> tuple[pl.DataFrame, Sequence[Event]]:
         columns = self.address.columns
         bodies = chunk.columns([columns.body]).column(0).cast(pa.binary())
         typed, bad = decoder.decode(bodies)
@@ -140,16 +151,17 @@ class Reading:
         own = [name for name in self.schema.names if name in columns.schema.names]
         frame = _frame(chunk.columns(own)).hstack(typed) if own else typed
         rows = np.flatnonzero(bad)
-        if len(rows) and put is not None:
-            put(chunk.events(rows.tolist()))
+        letters: Sequence[Event] = ()
+        if len(rows) and self.letters is not None:
+            letters = chunk.events(rows.tolist())
             frame = frame.filter(pl.Series(~bad))
         if CORRUPT in self.schema.names:
             raw: list[str | None] = [None] * frame.height
-            if put is None:
+            if self.letters is None:
                 for row in rows:
                     raw[row] = bodies[row].as_py().decode("utf-8", "backslashreplace")
             frame = frame.with_columns(pl.Series(CORRUPT, raw, pl.String))
-        return frame.select(self.schema.names)
+        return frame.select(self.schema.names), letters
 
 
 def applied(at_source: AtSource, frame: pl.DataFrame) -> pl.DataFrame:
