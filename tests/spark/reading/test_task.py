@@ -125,24 +125,46 @@ def test_letters_are_put_before_any_row_leaves_that_was_read_after_them(
     assert seen == [("H1", 0), ("H3", 2), ("H1", 2)]
 
 
-@pytest.mark.parametrize(("limit", "value"), [("PUT_LETTERS", 2), ("HELD_BYTES", 25)])
-def test_what_waits_for_letters_is_bounded(
-    hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
-    monkeypatch.setattr(task, limit, value)
-    list(by_one(hub, store, 1, 2, 3, 1))
-    assert store.puts == [2, 2]
-
-
-def test_rows_alone_are_bounded_while_they_wait(
+def test_letters_that_wait_are_not_many(
     hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task, "HELD_BYTES", 1_000)
-    batches = by_one(hub, store, 1, *[0] * 500)
-    while not any(batch.num_rows for batch in batches):
-        pass
-    assert store.puts == [1]
-    assert sum(batch.num_rows for batch in batches) > 400
+    monkeypatch.setattr(task, "PUT_LETTERS", 2)
+    list(by_one(hub, store, 1, 2, 3, 1, 2))
+    assert store.puts == [2, 2, 1]
+
+
+@pytest.mark.parametrize("in_properties", [False, True])
+def test_letters_that_wait_are_not_large(
+    hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch, in_properties: bool
+) -> None:
+    """Nor does one put become larger than what has to be put together."""
+    monkeypatch.setattr(task, "HELD_BYTES", 2_500)
+    for size in (1_000, 1_000, 1_000, 5_000, 10):
+        long = "{" * size
+        hub.send([lh.EventData("{", {"long": long}) if in_properties else lh.EventData(long)])
+    list(by_one(hub, store, *range(5, 10)))
+    assert store.puts == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_rows_that_wait_are_not_large(
+    hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch, cut: bool
+) -> None:
+    """A row that is cut out of many keeps these in memory."""
+    rows, chunks = 1_000, 9
+    for _ in range(chunks):
+        hub.send([lh.EventData(b"{")] + [lh.EventData(BODIES[0])] * (rows - 1))
+    monkeypatch.setattr(task, "HELD_BYTES", 3 * 8 * rows)
+    reading = plan_reading(
+        Address.of(hub),
+        schema=pa.schema([("value", pa.float64())]),
+        at_source=lambda frame: frame.head(1 if cut else rows),
+        letters=Letters(store=store, group=GROUP),
+    )
+    starts = range(5, 5 + rows * chunks, rows)
+    list(reading.read([Range(partition="0", first=n, end=n + rows) for n in starts]))
+    assert sum(store.puts) == chunks
+    assert max(store.puts) <= 2
 
 
 def test_a_task_that_cannot_put_its_letters_fails(

@@ -9,7 +9,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
 
@@ -22,7 +22,7 @@ from leasehold.core.model import Group
 from leasehold.core.ranges import Range
 from leasehold.errors import BadInput, FeedUnavailable
 from leasehold.feeds import open_feed
-from leasehold.ports import Chunk, ColumnarFeed, DeadLetters, FeedColumns
+from leasehold.ports import Chunk, ColumnarFeed, DeadLetter, DeadLetters, FeedColumns
 from leasehold.processor.letters import letter_for
 from leasehold.spark.reading.columns import CORRUPT
 from leasehold.spark.reading.decode import Decoder
@@ -30,9 +30,10 @@ from leasehold.stores.dead_letters.memory import MemoryDeadLetters
 
 NO_FIT = "the body is not JSON that fits the schema"
 PUT_LETTERS = 1_000
-HELD_BYTES = 16_000_000
-"""Letters are put as soon as there are this many, or this much waits for them. To put a few of each
-chunk costs more than the letters do, and tasks that share a file would wait for one another."""
+HELD_BYTES = 32_000_000
+"""Letters of several chunks are put at once, as long as no more than this waits for them. To put
+a few of each chunk costs more than the letters do, and tasks that share a file would wait for one
+another."""
 
 AtSource = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -81,9 +82,10 @@ class Letters:
                 "file, like sqlite:///data/dead.db"
             )
 
-    def put(self, events: Sequence[Event]) -> None:
-        letters = [letter_for(self.group, event, NO_FIT) for event in events]
+    def made_of(self, events: Sequence[Event]) -> list[DeadLetter]:
+        return [letter_for(self.group, event, NO_FIT) for event in events]
 
+    def put(self, letters: Sequence[DeadLetter]) -> None:
         async def put() -> None:
             try:
                 await self.store.put(letters)
@@ -91,6 +93,25 @@ class Letters:
                 await self.store.close()
 
         asyncio.run(put())
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """What became of a chunk, or of several."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    letters: list[DeadLetter] = field(default_factory=list)
+    size: int = 0
+    """Of all that may stay in memory with these. Rows that ``at_source`` cut out keep all of the
+    chunk's columns."""
+
+    def has_room_for(self, more: _Prepared) -> bool:
+        return len(self.letters) < PUT_LETTERS and self.size + more.size <= HELD_BYTES
+
+    def add(self, more: _Prepared) -> None:
+        self.batches += more.batches
+        self.letters += more.letters
+        self.size += more.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,40 +130,38 @@ class Reading:
     def read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         """Rows leave when all letters so far are put, not before: a query that has enough rows ends
         the task without a word."""
-        held: list[pa.RecordBatch] = []
-        letters: list[Event] = []
-        size = 0
+        held = _Prepared()
         for chunk in self.address.open().read_columns(ranges):
-            batches, bad = self._prepared(chunk)
-            held += batches
-            letters += bad
-            size += sum(each.get_total_buffer_size() for each in batches)
-            size += sum(len(event.body) for event in bad)
-            if not letters or len(letters) >= PUT_LETTERS or size >= HELD_BYTES:
-                self._put(letters)
-                yield from held
-                held, letters, size = [], [], 0
-        self._put(letters)
-        yield from held
+            more = self._prepared(chunk)
+            if held.letters and not held.has_room_for(more):
+                yield from self._released(held)
+                held = _Prepared()
+            held.add(more)
+            if not held.letters:
+                yield from held.batches
+                held = _Prepared()
+        yield from self._released(held)
 
-    def _put(self, events: Sequence[Event]) -> None:
-        if events and self.letters is not None:
-            self.letters.put(events)
+    def _released(self, held: _Prepared) -> Sequence[pa.RecordBatch]:
+        if held.letters and self.letters is not None:
+            self.letters.put(held.letters)
+        return held.batches
 
-    def _prepared(self, chunk: Chunk) -> tuple[Sequence[pa.RecordBatch], Sequence[Event]]:
-        """What is read of it, and what has to become dead letters."""
-        bad: Sequence[Event] = ()
+    def _prepared(self, chunk: Chunk) -> _Prepared:
         if self.decoder is None and self.at_source is None:
-            return [chunk.columns(self.schema.names)], bad
+            return _Prepared([chunk.columns(self.schema.names)])
+        letters: list[DeadLetter] = []
         if self.decoder is None:
             frame = _frame(chunk.columns(self.schema.names))
         else:
-            frame, bad = self._decoded(chunk, self.decoder)
+            frame, letters = self._decoded(chunk, self.decoder)
+        size = frame.estimated_size() + sum(map(_size, letters))
         if self.at_source is not None:
             frame = applied(self.at_source, frame)
-        return _table(frame, self.result).to_batches(), bad
+        table = _table(frame, self.result)
+        return _Prepared(table.to_batches(), letters, size + table.get_total_buffer_size())
 
-    def _decoded(self, chunk: Chunk, decoder: Decoder) -> tuple[pl.DataFrame, Sequence[Event]]:
+    def _decoded(self, chunk: Chunk, decoder: Decoder) -> tuple[pl.DataFrame, list[DeadLetter]]:
         columns = self.address.columns
         bodies = chunk.columns([columns.body]).column(0).cast(pa.binary())
         typed, bad = decoder.decode(bodies)
@@ -151,9 +170,9 @@ class Reading:
         own = [name for name in self.schema.names if name in columns.schema.names]
         frame = _frame(chunk.columns(own)).hstack(typed) if own else typed
         rows = np.flatnonzero(bad)
-        letters: Sequence[Event] = ()
+        letters: list[DeadLetter] = []
         if len(rows) and self.letters is not None:
-            letters = chunk.events(rows.tolist())
+            letters = self.letters.made_of(chunk.events(rows.tolist()))
             frame = frame.filter(pl.Series(~bad))
         if CORRUPT in self.schema.names:
             raw: list[str | None] = [None] * frame.height
@@ -194,6 +213,10 @@ def _opened(url: str, identity: str) -> ColumnarFeed:
     """Once for each identity. A worker process serves many tasks; opening the feed for each would
     cost more than a small task itself."""
     return columnar(open_feed(url))
+
+
+def _size(letter: DeadLetter) -> int:
+    return len(letter.body) + sum(len(str(value)) for value in letter.properties.values())
 
 
 def _frame(table: pa.Table | pa.RecordBatch) -> pl.DataFrame:
