@@ -75,7 +75,7 @@ class Application:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            with suppress(ValueError):
+            if line.startswith("{"):  # the rest is Spark's own
                 self.told.append(json.loads(line))
 
     def all(self, what: str) -> list[dict[str, Any]]:

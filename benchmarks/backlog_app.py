@@ -48,8 +48,11 @@ def main(said: dict[str, Any]) -> None:
     def on_progress(progress: Progress) -> None:
         tell("done", events=progress.events, seconds=progress.seconds, owned=progress.owned)
 
+    one_at_a_time = threading.Lock()  # or lines of several threads run into one
+
     def tell(what: str, **more: Any) -> None:
-        print(json.dumps({"what": what, "at": time.time(), **more}), flush=True)
+        with one_at_a_time:
+            print(json.dumps({"what": what, "at": time.time(), **more}), flush=True)
 
     if said["warm"]:
         warm = bench.make(folder / f"warm-{said['instance']}.db", said["warm"])
