@@ -90,6 +90,11 @@ class CountingLetters(SqliteDeadLetters):
     def __init__(self, path: Path, **settings: Any) -> None:
         super().__init__(path, **settings)
         self.puts: list[int] = []
+        self.closed = 0
+
+    async def close(self) -> None:
+        await super().close()
+        self.closed += 1
 
     async def put(self, letters: Sequence[DeadLetter]) -> None:
         await super().put(letters)
@@ -123,6 +128,15 @@ def test_letters_are_put_before_any_row_leaves_that_was_read_after_them(
     for batch in batches:
         seen += [(home, sum(store.puts)) for home in batch["home"].to_pylist()]
     assert seen == [("H1", 0), ("H3", 2), ("H1", 2)]
+
+
+def test_no_connection_stays_open_between_two_puts(
+    hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers end idle ones, and allow so many only."""
+    monkeypatch.setattr(task, "PUT_LETTERS", 1)
+    seen = [(len(store.puts), store.closed) for _ in by_one(hub, store, 1, 4, 2, 4)]
+    assert set(seen) == {(1, 1), (2, 2)}
 
 
 def test_letters_that_wait_are_not_many(
