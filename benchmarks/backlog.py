@@ -21,7 +21,7 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks.plot import Line, plot
+from benchmarks.plot import Line, plot, steps
 from benchmarks.row import Row
 from benchmarks.spark import _require_count, _table, make
 
@@ -251,12 +251,19 @@ def _plots(
     for each in jobs:
         left -= each["events"] if each["what"] == "done" else 0
         lag.append((each["at"] - began, max(0.0, float(left))))
-    plot(folder / "backlog-lag.svg", "Events behind", [Line("", lag)], marks=marks)
-    cycles = [(each["at"] - began, float(each["seconds"])) for each in jobs]
+    plot(folder / "backlog-lag.svg", "Events behind", [Line("", steps(lag))], marks=marks)
+    cycles: dict[str, list[tuple[float, float]]] = {"done": [], "void": []}
+    for each in jobs:
+        at, seconds = each["at"] - began, float(each["seconds"])
+        cycles[each["what"]] += [(at - seconds, seconds), (at, seconds)]
     target = [(0.0, CYCLE_S), (lag[-1][0], CYCLE_S)]
     plot(
         folder / "backlog-cycles.svg",
         "Seconds of each cycle",
-        [Line("cycle", cycles), Line("target", target)],
+        [
+            Line("cycle", cycles["done"], in_pairs=True),
+            Line("target", target),
+            Line("cancelled", cycles["void"], in_pairs=True),
+        ],
         marks=marks,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
+from itertools import chain, pairwise
 from math import ceil, floor, log10
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,8 @@ WIDTH, HEIGHT = 760, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 34, 34
 DASHES = ("", "6 4", "2 3", "9 3 2 3", "12 3", "4 2 1 2 1 2")
 COLOURS = ("#2a78c2", "#c8641b", "#3a9154", "#8a5bb5", "#b03060", "#5b6b7a")
+TEXT_WIDTH = 6.6
+"""About that of a letter."""
 BESIDE_TITLE = 3
 """More lines than this are named in a row of their own."""
 
@@ -20,6 +23,14 @@ class Line(NamedTuple):
     name: str
     points: Sequence[tuple[float, float]]
     """Seconds, and the value there."""
+    in_pairs: bool = False
+    """Each two points are a piece of their own."""
+
+
+def steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """A value that stays as it is until the next one."""
+    later = [((at, held), (at, value)) for (_, held), (at, value) in pairwise(points)]
+    return [*points[:1], *chain.from_iterable(later)]
 
 
 def plot(
@@ -61,19 +72,14 @@ def plot(
             f'<text x="{x(unit_s * tick):.1f}" y="{HEIGHT - 12}" text-anchor="middle" '
             f'fill="#444">{tick}{f" {unit}" * (tick == 0)}</text>'
         )
-    for row, (at, text) in enumerate([*([] if mark is None else [mark]), *marks]):
-        right = x(at) - LEFT < 120  # no room for it on the left
-        drawn.append(
-            f'<path d="M{x(at):.1f} {top}V{HEIGHT - BOTTOM}" stroke="#888" stroke-dasharray="3 3"/>'
-            f'<text x="{x(at) + (6 if right else -6):.1f}" y="{top + 12 + 14 * row}" '
-            f'text-anchor="{"start" if right else "end"}" fill="#444">'
-            f"{escape(text)}</text>"
-        )
     for place, line in enumerate(lines):
         dash, colour = DASHES[place % len(DASHES)], COLOURS[place % len(COLOURS)]
-        points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in line.points)
+        pieces = zip(*[iter(line.points)] * 2, strict=True) if line.in_pairs else [line.points]
+        way = "".join(
+            "M" + "L".join(f"{x(at):.1f} {y(value):.1f}" for at, value in piece) for piece in pieces
+        )
         drawn.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" '
+            f'<path d="{way}" fill="none" stroke="{colour}" stroke-width="2" '
             f'stroke-dasharray="{dash}"/>'
         )
         if line.name:
@@ -85,7 +91,31 @@ def plot(
                 f'stroke-dasharray="{dash}"/>'
                 f'<text x="{left + 28}" y="{row}">{escape(line.name)}</text>'
             )
+    drawn += _marks([*([] if mark is None else [mark]), *marks], x, top)
     path.write_text("\n".join([*drawn, "</svg>"]) + "\n")
+
+
+def _marks(
+    marks: Sequence[tuple[float, str]], x: Callable[[float], float], top: float
+) -> Iterator[str]:
+    """Each text in the first row that has room for it, over whatever line it meets."""
+    rows: list[float] = []
+    texts = []
+    for at, text in sorted(marks):
+        wide, left, side = TEXT_WIDTH * len(text), x(at) + 6, "start"
+        if left + wide > WIDTH - RIGHT:
+            left, side = x(at) - 6 - wide, "end"
+        row = next((row for row, end in enumerate(rows) if end <= left), len(rows))
+        rows[row : row + 1] = [left + wide + 6]
+        texts.append(
+            f'<text x="{x(at) + (6 if side == "start" else -6):.1f}" y="{top + 12 + 14 * row:g}" '
+            f'text-anchor="{side}" fill="#444" stroke="#fff" stroke-width="3" '
+            f'paint-order="stroke">{escape(text)}</text>'
+        )
+        yield (
+            f'<path d="M{x(at):.1f} {top}V{HEIGHT - BOTTOM}" stroke="#888" stroke-dasharray="3 3"/>'
+        )
+    yield from texts
 
 
 def _figure(value: float) -> str:

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from support.bench_rows import rows_of
 
-from benchmarks.plot import Line, plot
-
 SMALL = """
 from pathlib import Path
 from benchmarks import spark
@@ -24,12 +22,3 @@ def test_all_ways_come_to_the_same_result_and_are_measured(tmp_path: Path) -> No
     assert rows["200 events of 16 partitions: a cycle, median"] > 0
     parts = [value for what, value in rows.items() if what.startswith("of which: ")]
     assert sum(parts) == pytest.approx(100)
-
-
-def test_a_plot_shows_every_line_by_name(tmp_path: Path) -> None:
-    lines = [Line("median", [(0, 1.0), (60, 3.5)]), Line("p95", [(0, 2.0), (60, 39_000.0)])]
-    plot(tmp_path / "a.svg", "seconds < minutes", lines, mark=(30, "a third instance"))
-    text = (tmp_path / "a.svg").read_text()
-    assert text.count("<polyline") == 2
-    for said in ("median", "p95", "seconds &lt; minutes", "a third instance", ">40,000<"):
-        assert said in text
