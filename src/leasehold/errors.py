@@ -64,6 +64,11 @@ class StaleBatch(LeaseholdError):
         return type(self), (*self.args, self.begin_at)
 
 
+class LetterRefused(LeaseholdError):
+    """The dead letters do not take an event, however often it is put: it is too large for them, for
+    instance. It is that event's matter, and of no other."""
+
+
 class LeaseLost(LeaseholdError):
     """Another instance has the partition now. Stop working on it; write nothing more."""
 

@@ -86,6 +86,22 @@ def processed(spark: SparkSession, folder: Path) -> dict[str, Any]:
     }
 
 
+def barely_read(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Jobs that need one row only."""
+    SparkProcessor(
+        spark,
+        lh.Hub.open(folder / "hub.db"),
+        group="few",
+        store=lh.open_store(f"sqlite:///{folder}/leases.db"),
+        on_batch=lambda df, batch: df.limit(1).collect(),
+        schema=SCHEMA,
+        dead_letters=lh.open_dead_letters(f"sqlite:///{folder}/few.db"),
+        tasks=2,
+    ).run(until_drained=True)
+    dead = asyncio.run(lh.open_dead_letters(f"sqlite:///{folder}/few.db").list(LetterFilter()))
+    return {"dead unread": sorted((letter.partition, letter.sequence) for letter in dead)}
+
+
 def sourced(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """The same events by way of the data source, at once and as a stream."""
     register(spark)
@@ -108,7 +124,12 @@ def main() -> None:
     url, folder = sys.argv[1], Path(sys.argv[2])
     spark = session(url, folder)
     folders = spark.range(0, 4, 1, 4).mapInArrow(where, "where string").distinct().count()
-    result = {**processed(spark, folder), **sourced(spark, folder), "executors": folders}
+    result = {
+        **processed(spark, folder),
+        **barely_read(spark, folder),
+        **sourced(spark, folder),
+        "executors": folders,
+    }
     spark.stop()
     print(json.dumps(result))
 

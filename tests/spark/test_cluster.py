@@ -114,6 +114,7 @@ def require_right(found: dict[str, Any]) -> None:
     }
     assert len(found["dead"]) == BAD
     assert {partition for partition, _ in found["dead"]} == {"1"}
+    assert found["dead unread"] == found["dead"]
     assert found["read"] == found["streamed"] == EVENTS + BAD
     assert found["corrupt"] == BAD
 

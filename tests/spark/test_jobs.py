@@ -97,8 +97,9 @@ def test_only_the_failing_partition_is_told_of_a_failure() -> None:
     assert [len(ranges) for ranges in ran] == [3, 3, 1, 1, 1]
 
 
-def test_a_partition_that_failed_before_is_kept_apart() -> None:
-    ran, _ = run(lambda ranges: None, [part("0", 0, 5), part("1", 3, 9)], alone=["0"])
+@pytest.mark.parametrize("failed", ["0", "1"])
+def test_a_partition_that_failed_before_is_kept_apart(failed: str) -> None:
+    ran, _ = run(lambda ranges: None, [part("0", 0, 5), part("1", 3, 9)], alone=[failed])
     assert ran == [(part("0", 0, 5),), (part("1", 3, 9),)]
 
 

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from support.processing import open_leases, until
@@ -35,6 +37,10 @@ from leasehold.core.ranges import Range
 from leasehold.errors import BadInput, SinkUnavailable
 from leasehold.spark import DeltaSink, Progress, SparkBatch, SparkProcessor
 from leasehold.spark.jobs import SparkJob
+from leasehold.stores.dead_letters.sqlite import SqliteDeadLetters
+
+# Python workers do not find the modules of tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def letters_of(folder: Path) -> list[lh.DeadLetter]:
@@ -314,6 +320,47 @@ def test_trouble_that_an_executor_meets_blames_no_event(
     assert all(str(error).endswith("the dead-letter store does not answer") for error in told)
     assert counted(tmp_path) == sent(hub)
     assert letters_of(tmp_path) == []
+
+
+class SmallLetters(SqliteDeadLetters):
+    """Refuses what is large, as Cosmos DB does."""
+
+    async def put(self, letters: Sequence[lh.DeadLetter]) -> None:
+        for each in letters:
+            if len(each.body) > 1_000:
+                raise BadInput(f"dead letter of {each.origin}: the body is too large")
+        await super().put(letters)
+
+
+def test_a_letter_that_is_refused_holds_up_its_own_partition_only(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 0, partitions=2)
+    for partition in (0, 1):
+        hub.send([lh.EventData(reading(n % 3, n)) for n in range(30)], partition_id=partition)
+    hub.send([lh.EventData(b"{" * 2_000)], partition_id=1)
+    for partition in (0, 1):
+        hub.send([lh.EventData(b"small"), lh.EventData(reading(1, 50))], partition_id=partition)
+    told: list[BaseException] = []
+
+    def on_error(error: BaseException) -> None:
+        told.append(error)
+        if _positions(tmp_path, hub) == {"0": 32, "1": 30}:
+            one.stop()
+
+    one = processor(
+        spark,
+        hub,
+        tmp_path,
+        on_error=on_error,
+        dead_letters=SmallLetters(tmp_path / "dead.db"),
+        retry=lh.Retry(attempts=1, then="dead-letter", backoff_s=0.01),
+    )
+    one.run()
+    assert _positions(tmp_path, hub) == {"0": 32, "1": 30}
+    assert [(each.partition, each.sequence) for each in letters_of(tmp_path)] == [("0", 30)]
+    assert isinstance(told[0], lh.LetterRefused)
+    assert str(told[0]) == "dead letter of t/sensors/activity/1/30: the body is too large"
 
 
 def test_an_executor_killed_in_mid_job_costs_a_try_and_nothing_else(

@@ -49,9 +49,12 @@ class SparkBatch:
         executors: there it gets the rows of each task, as Arrow batches. Of the DataFrame as
         ``on_batch`` was given it (``df is batch.df``) it gets them where the events are read, so
         that none of them goes through Java and back."""
-        if self._source is not None and df is self._source.df:
-            return self._source.collect(function)
-        return collected(df, function)
+        if self._source is None:
+            return collected(df, function)
+        own = df is self._source.df
+        found = self._source.collect(function) if own else collected(df, function)
+        self._source.put_letters()  # before a sink commits, or they would be lost in a crash
+        return found
 
     def lost(self) -> frozenset[str]:
         """Partitions that another instance may have by now; whatever this batch has of them must

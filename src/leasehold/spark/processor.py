@@ -23,6 +23,7 @@ from leasehold.core.start import AtSequence
 from leasehold.errors import (
     BadInput,
     FeedUnavailable,
+    LetterRefused,
     SinkUnavailable,
     StaleBatch,
     StoreUnavailable,
@@ -300,6 +301,7 @@ class SparkProcessor(Processor):
                     self._on_batch(df, batch)
                 finally:
                     batch.took("plan", source.planned_s - known_s)
+                source.put_letters()
         except StaleBatch:
             raise
         except Exception as error:
@@ -308,6 +310,8 @@ class SparkProcessor(Processor):
             self._require_spark(error)
             if (trouble := _trouble(error)) is not None:
                 raise SinkUnavailable(trouble) from error
+            if (refused := raised_in_executor(error, [LetterRefused])) is not None:
+                raise LetterRefused(refused[1]) from error
             raise
         self._progress(batch, time.perf_counter() - began)
         return batch._left_out

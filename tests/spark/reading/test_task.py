@@ -147,15 +147,20 @@ def test_letters_that_wait_are_not_many(
     assert store.puts == [2, 2, 1]
 
 
-@pytest.mark.parametrize("in_properties", [False, True])
+@pytest.mark.parametrize("where", ["body", "value", "name"])
 def test_letters_that_wait_are_not_large(
-    hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch, in_properties: bool
+    hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """Nor does one put become larger than what has to be put together."""
-    monkeypatch.setattr(task, "HELD_BYTES", 2_500)
-    for size in (1_000, 1_000, 1_000, 5_000, 10):
+    monkeypatch.setattr(task, "HELD_BYTES", 25_000)
+    for size in (10_000, 10_000, 10_000, 50_000, 10):
         long = "{" * size
-        hub.send([lh.EventData("{", {"long": long}) if in_properties else lh.EventData(long)])
+        event = {
+            "body": lh.EventData(long),
+            "value": lh.EventData("{", {"a": long}),
+            "name": lh.EventData("{", {long: 1}),
+        }
+        hub.send([event[where]])
     list(by_one(hub, store, *range(5, 10)))
     assert store.puts == [2, 1, 1, 1]
 
@@ -176,9 +181,10 @@ def test_rows_that_wait_are_not_large(
         letters=Letters(store=store, group=GROUP),
     )
     starts = range(5, 5 + rows * chunks, rows)
-    list(reading.read([Range(partition="0", first=n, end=n + rows) for n in starts]))
+    found = list(reading.read([Range(partition="0", first=n, end=n + rows) for n in starts]))
     assert sum(store.puts) == chunks
     assert max(store.puts) <= 2
+    assert sum(batch.num_rows for batch in found) == chunks * (1 if cut else rows - 1)
 
 
 def test_a_task_that_cannot_put_its_letters_fails(

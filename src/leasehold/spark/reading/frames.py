@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import inf
 from time import monotonic
@@ -20,6 +21,7 @@ from leasehold.errors import BadInput
 from leasehold.spark.reading.columns import CORRUPT, decoded
 from leasehold.spark.reading.decode import Decoder
 from leasehold.spark.reading.planned_later import PlannedLater
+from leasehold.spark.reading.read_to_end import Reports, Rows, TaskWork, Work
 from leasehold.spark.reading.task import (
     Address,
     AtSource,
@@ -29,7 +31,6 @@ from leasehold.spark.reading.task import (
     schema_after,
 )
 
-Work = Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 CORES_KEPT_S = 5.0
 MIN_SPLIT = 20_000
 """Fewer events than this are not worth a task of their own."""
@@ -87,6 +88,7 @@ class Source:
         self, spark: SparkSession, reading: Reading, tasks: Sequence[Sequence[Range]]
     ) -> None:
         self._spark, self.reading, self.tasks = spark, reading, tasks
+        self._reports = None if reading.letters is None else Reports(spark)
         self.planned_s = 0.0
         """How long it took to plan the DataFrame, if that was needed."""
 
@@ -102,13 +104,34 @@ class Source:
 
     def _planned(self) -> DataFrame:
         began = monotonic()
-        df = self._numbers().mapInArrow(_by_batch(self._read(iter)), self._schema)
+        work = _all_rows if self._reports is None else self._reports.beside_rows()
+        df = self._numbers().mapInArrow(_by_batch(self._read(work)), self._schema)
         self.planned_s = monotonic() - began
         return df
 
     def collect(self, work: Work) -> list[Any]:
         """Whatever ``work`` makes of each task's rows. Where there is a context, without Spark SQL:
         to plan a query, and all that goes with it, is half of what an empty job costs."""
+        if self._reports is None:
+            return self._collected(lambda task, rows: work(rows))
+        return self._reports.taken_from(self._collected(self._reports.among_results(work)))
+
+    @property
+    def unread(self) -> list[int]:
+        """Tasks that may have letters which nobody has put."""
+        return [] if self._reports is None else self._reports.missing(len(self.tasks))
+
+    def put_letters(self) -> None:
+        """Those of rows that nobody has read: their events count as handled all the same. Where
+        Spark does not tell what was read they are put again, which changes nothing."""
+        left = [self.tasks[task] for task in self.unread if self.tasks[task]]
+        if left:
+            reading = replace(self.reading, at_source=None, result=self.reading.schema)
+            Source(self._spark, reading, left).collect(_no_rows)
+        if self._reports is not None:
+            self._reports.found(range(len(self.tasks)))
+
+    def _collected(self, work: TaskWork) -> list[Any]:
         read, numbers = self._read(work), _numbered(self._spark, len(self.tasks))
         if numbers is None:
             return collected(self._numbers(), _by_batch(read))
@@ -117,15 +140,25 @@ class Source:
     def _numbers(self) -> DataFrame:
         return self._spark.range(0, len(self.tasks), 1, max(1, len(self.tasks)))
 
-    def _read(self, work: Work) -> Callable[[Iterable[int]], Iterator[Any]]:
+    def _read(self, work: TaskWork) -> Callable[[Iterable[int]], Iterator[Any]]:
         reading, tasks = self.reading, self.tasks  # this object does not leave the driver
 
         def read(numbers: Iterable[int]) -> Iterator[Any]:
             for number in numbers:
-                yield from work(reading.read(tasks[number]))
+                yield from work(number, reading.read(tasks[number]))
             keep_what_is_loaded()
 
         return read
+
+
+def _all_rows(task: int, rows: Rows) -> Rows:
+    return rows
+
+
+def _no_rows(rows: Rows) -> Rows:
+    for _ in rows:
+        pass
+    return iter(())
 
 
 def _numbered(spark: SparkSession, tasks: int) -> RDD[int] | None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from leasehold.core.event import Event
 from leasehold.core.model import Group
 from leasehold.core.ranges import Range
-from leasehold.errors import BadInput, FeedUnavailable
+from leasehold.errors import BadInput, FeedUnavailable, LetterRefused
 from leasehold.feeds import open_feed
 from leasehold.ports import Chunk, ColumnarFeed, DeadLetter, DeadLetters, FeedColumns
 from leasehold.processor.letters import letter_for
@@ -34,6 +34,9 @@ HELD_BYTES = 32_000_000
 """Letters of several chunks are put at once, as long as no more than this waits for them. To put
 a few of each chunk costs more than the letters do, and tasks that share a file would wait for one
 another."""
+
+LETTER_BYTES = 1_000
+"""Of a letter beside what it holds."""
 
 AtSource = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -89,6 +92,9 @@ class Letters:
         async def put() -> None:
             try:
                 await self.store.put(letters)
+            except BadInput as error:
+                # Not from it: a job that fails with bad input is no event's fault.
+                raise LetterRefused(str(error)) from None
             finally:
                 await self.store.close()
 
@@ -216,7 +222,10 @@ def _opened(url: str, identity: str) -> ColumnarFeed:
 
 
 def _size(letter: DeadLetter) -> int:
-    return len(letter.body) + sum(len(str(value)) for value in letter.properties.values())
+    texts = [letter.partition_key or "", letter.token, letter.error]
+    for name, value in letter.properties.items():
+        texts += name, str(value)
+    return LETTER_BYTES + len(letter.body) + sum(map(len, texts))
 
 
 def _frame(table: pa.Table | pa.RecordBatch) -> pl.DataFrame:
