@@ -251,6 +251,11 @@ NOTICED: dict[str, tuple[Any, str, Any]] = {
         "still_held",
         refuses_all_if_some_is_lost,
     ),
+    "letters_of_what_was_not_read_are_put_before_the_commit": (
+        rows_sink,
+        "still_held",
+        lambda batch: tuple(each for each in batch.ranges if each.partition not in batch.lost()),
+    ),
     "writers_of_other_partitions_do_not_disturb_one_another": (
         Broken,
         "commit",

@@ -55,6 +55,12 @@ class SinkBatch(Protocol):
         """Nothing of these partitions is written, whatever else is. Each with the reason, or None
         if its lease is lost. Their events come again."""
 
+    def put_letters(self) -> None:
+        """Dead letters of events that do not decode, as far as the work has not come by them: once
+        the marks are past these events, nobody does. Call it when the work is done, before the
+        commit; ``leasehold.sinks.still_held`` does. Raises what the feed or the store of dead
+        letters do."""
+
     def numbers_at_end(self) -> Mapping[str, int]:
         """By partition: which history of the feed the end of the batch is of, as of now."""
 

@@ -116,7 +116,10 @@ class Fence:
 
 def still_held(batch: SinkBatch) -> tuple[Range, ...]:
     """What of a batch to commit: ask right before each try. The rest is left out of the batch, for
-    good, even if a renewal comes late. Raises ``StaleBatch`` if nothing is held any more."""
+    good, even if a renewal comes late. Raises ``StaleBatch`` if nothing is held any more. Events
+    that do not decode are dead letters by then: after a crash behind the commit nobody would look
+    at them."""
+    batch.put_letters()
     lost = batch.lost()
     held = tuple(each for each in batch.ranges if each.partition not in lost)
     if not held:

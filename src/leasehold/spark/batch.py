@@ -49,12 +49,16 @@ class SparkBatch:
         executors: there it gets the rows of each task, as Arrow batches. Of the DataFrame as
         ``on_batch`` was given it (``df is batch.df``) it gets them where the events are read, so
         that none of them goes through Java and back."""
-        if self._source is None:
-            return collected(df, function)
-        own = df is self._source.df
-        found = self._source.collect(function) if own else collected(df, function)
-        self._source.put_letters()  # before a sink commits, or they would be lost in a crash
-        return found
+        if self._source is not None and df is self._source.df:
+            return self._source.collect(function)
+        return collected(df, function)
+
+    def put_letters(self) -> None:
+        """Dead letters of events that do not decode and that no job has read, as after ``limit`` or
+        a join with an empty table. The processor does it when ``on_batch`` has returned; whoever
+        commits where the batch ends does it before that, or a crash in between would lose them."""
+        if self._source is not None:
+            self._source.put_letters()
 
     def lost(self) -> frozenset[str]:
         """Partitions that another instance may have by now; whatever this batch has of them must

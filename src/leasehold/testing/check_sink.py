@@ -143,6 +143,13 @@ def a_partition_whose_lease_is_lost_costs_itself_only(world: World) -> None:
 
 
 @check
+def letters_of_what_was_not_read_are_put_before_the_commit(world: World) -> None:
+    """``World`` looks at each commit."""
+    world.write("one", "i1", BOTH)
+    world.finish()
+
+
+@check
 def writers_of_other_partitions_do_not_disturb_one_another(world: World) -> None:
     def beside() -> None:
         world.write("one", "i2", {"1": 4})

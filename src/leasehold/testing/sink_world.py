@@ -69,6 +69,7 @@ class ScriptedBatch:
     answers: list[bool] = field(default_factory=list)
     """Whether its last partition is lost, at each time of asking; then it is not."""
     asked: list[bool] = field(default_factory=list)
+    letters_put: list[bool] = field(default_factory=list)
     left_out: dict[str, SinkUnavailable | None] = field(default_factory=dict)
     when_asked: Callable[[], None] = lambda: None
     leases: Mapping[str, Lease]
@@ -89,6 +90,9 @@ class ScriptedBatch:
     def leave_out(self, partitions: Mapping[str, SinkUnavailable | None]) -> None:
         assert partitions.keys() <= {each.partition for each in self.ranges}
         self.left_out.update(partitions)
+
+    def put_letters(self) -> None:
+        self.letters_put.append(True)
 
     def numbers_at_end(self) -> Mapping[str, int]:
         return self.history.numbers({each.partition: each.end for each in self.ranges})
@@ -264,6 +268,7 @@ class World:
 
         def around(commit: Commit) -> None:
             assert batch.asked, "a sink asks batch.lost() before it commits"
+            assert batch.letters_put, "a sink calls batch.put_letters() before it commits"
             before, job.before_commit = job.before_commit, lambda: None
             before()
             fault, job.at_commit = job.at_commit, ""

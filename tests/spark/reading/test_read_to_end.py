@@ -23,7 +23,6 @@ from leasehold.core.ranges import Range
 from leasehold.spark import DeltaSink, SparkBatch, SparkProcessor
 from leasehold.spark.reading import read_to_end
 from leasehold.spark.reading.frames import Source, arrow_schema, plan_reading
-from leasehold.spark.reading.read_to_end import ReadToEnd
 from leasehold.spark.reading.task import Address, Letters
 
 # Python workers do not find the modules of tests.
@@ -124,6 +123,14 @@ def test_what_was_read_is_not_read_again(spark: SparkSession, hub: lh.Hub, tmp_p
     assert other.unread == []
 
 
+def test_without_a_schema_nothing_is_read_for_letters(
+    spark: SparkSession, hub: lh.Hub, tmp_path: Path
+) -> None:
+    decoded = source(spark, hub, tmp_path)
+    plain = plan_reading(Address.of(hub), letters=decoded.reading.letters)
+    assert Source(spark, plain, decoded.tasks).unread == []
+
+
 def test_a_task_that_was_left_early_counts_as_unread(
     spark: SparkSession, hub: lh.Hub, tmp_path: Path
 ) -> None:
@@ -137,6 +144,6 @@ def test_a_task_that_was_left_early_counts_as_unread(
 def test_reports_that_nobody_asks_for_do_not_grow_without_bound(spark: SparkSession) -> None:
     shared = read_to_end._shared(spark.sparkContext)
     for number in range(3 * read_to_end.KEPT_MAX):
-        shared.add({ReadToEnd(-1, number)})
+        shared.add({(-1, number)})
     assert len(shared.value) <= read_to_end.KEPT_MAX + 1
     shared.value.clear()

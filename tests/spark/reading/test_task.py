@@ -200,6 +200,20 @@ def test_a_task_that_cannot_put_its_letters_fails(
         next(batches)
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_store_that_refuses_a_letter_blames_it_only_if_it_can_be_read(
+    hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise BadInput("refused")
+
+    monkeypatch.setattr(store, "put", refuse)
+    if not reads:
+        monkeypatch.setattr(store, "list", refuse)
+    with pytest.raises(lh.LetterRefused if reads else BadInput, match="refused"):
+        list(by_one(hub, store, 1))
+
+
 def test_a_task_without_bad_rows_does_not_open_the_dead_letters(
     hub: lh.Hub, store: CountingLetters
 ) -> None:

@@ -88,7 +88,8 @@ class Source:
         self, spark: SparkSession, reading: Reading, tasks: Sequence[Sequence[Range]]
     ) -> None:
         self._spark, self.reading, self.tasks = spark, reading, tasks
-        self._reports = None if reading.letters is None else Reports(spark)
+        has_letters = reading.letters is not None and reading.decoder is not None
+        self._reports = Reports(spark) if has_letters else None
         self.planned_s = 0.0
         """How long it took to plan the DataFrame, if that was needed."""
 
@@ -123,7 +124,7 @@ class Source:
 
     def put_letters(self) -> None:
         """Those of rows that nobody has read: their events count as handled all the same. Where
-        Spark does not tell what was read they are put again, which changes nothing."""
+        Spark does not tell what was read, they are put again, as after any failure."""
         left = [self.tasks[task] for task in self.unread if self.tasks[task]]
         if left:
             reading = replace(self.reading, at_source=None, result=self.reading.schema)

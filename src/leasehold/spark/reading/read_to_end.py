@@ -7,9 +7,11 @@ leaves rows unread. Those that do not decode are among them, and are dead letter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import Any
 
 import pyarrow as pa
 from pyspark import SparkContext
@@ -22,23 +24,26 @@ nobody is known to have read is read again."""
 Rows = Iterator[pa.RecordBatch]
 Work = Callable[[Rows], Iterable[Any]]
 TaskWork = Callable[[int, Rows], Iterable[Any]]
+Told = set[tuple[int, int]]
+"""Numbers of batches and of their tasks."""
 _numbers = count()
+_making = Lock()
 
 
-class ReadToEnd(NamedTuple):
-    """One task of one batch, by their numbers."""
+@dataclass(frozen=True, slots=True)
+class ReadToEnd:
+    """A report among the results of a task."""
 
-    batch: int
     task: int
 
 
-class _Union(AccumulatorParam[set[ReadToEnd]]):
-    def zero(self, value: set[ReadToEnd]) -> set[ReadToEnd]:
+class _Union(AccumulatorParam[Told]):
+    def zero(self, value: Told) -> Told:
         return set()
 
     def addInPlace(  # noqa: N802
-        self, value1: set[ReadToEnd], value2: set[ReadToEnd]
-    ) -> set[ReadToEnd]:
+        self, value1: Told, value2: Told
+    ) -> Told:
         if len(value1) > KEPT_MAX:
             value1.clear()
         value1 |= value2
@@ -52,13 +57,12 @@ class Reports:
         self._batch = next(_numbers)
         self._ended: set[int] = set()
         try:
-            self._shared: Accumulator[set[ReadToEnd]] | None = _shared(spark.sparkContext)
+            self._shared: Accumulator[Told] | None = _shared(spark.sparkContext)
         except Exception:  # Spark Connect has none
             self._shared = None
 
     def among_results(self, work: Work) -> TaskWork:
         """What ``work`` makes of a task's rows, and the report if it has had all of them."""
-        batch = self._batch
 
         def run(task: int, rows: Rows) -> Iterator[Any]:
             had_all = []
@@ -69,7 +73,7 @@ class Reports:
 
             yield from work(to_end())
             if had_all:
-                yield ReadToEnd(batch, task)
+                yield ReadToEnd(task)
 
         return run
 
@@ -89,19 +93,24 @@ class Reports:
         def run(task: int, rows: Rows) -> Rows:
             yield from rows
             if shared is not None:
-                shared.add({ReadToEnd(batch, task)})
+                shared.add({(batch, task)})
 
         return run
 
     def missing(self, tasks: int) -> list[int]:
         """Of so many tasks, those that are not known to have been read to their end."""
         if self._shared is not None:
-            told = {ReadToEnd(self._batch, task) for task in range(tasks)} & self._shared.value
+            told = {(self._batch, task) for task in range(tasks)} & self._shared.value
             self._shared.value.difference_update(told)
-            self.found(each.task for each in told)
+            self.found(task for _, task in told)
         return [task for task in range(tasks) if task not in self._ended]
 
 
+def _shared(context: SparkContext) -> Accumulator[Told]:
+    with _making:  # PySpark numbers accumulators without a lock
+        return _made(context)
+
+
 @lru_cache(maxsize=4)
-def _shared(context: SparkContext) -> Accumulator[set[ReadToEnd]]:
-    return context.accumulator(set[ReadToEnd](), _Union())
+def _made(context: SparkContext) -> Accumulator[Told]:
+    return context.accumulator(Told(), _Union())

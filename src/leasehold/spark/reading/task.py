@@ -22,7 +22,14 @@ from leasehold.core.model import Group
 from leasehold.core.ranges import Range
 from leasehold.errors import BadInput, FeedUnavailable, LetterRefused
 from leasehold.feeds import open_feed
-from leasehold.ports import Chunk, ColumnarFeed, DeadLetter, DeadLetters, FeedColumns
+from leasehold.ports import (
+    Chunk,
+    ColumnarFeed,
+    DeadLetter,
+    DeadLetters,
+    FeedColumns,
+    LetterFilter,
+)
 from leasehold.processor.letters import letter_for
 from leasehold.spark.reading.columns import CORRUPT
 from leasehold.spark.reading.decode import Decoder
@@ -93,7 +100,9 @@ class Letters:
             try:
                 await self.store.put(letters)
             except BadInput as error:
-                # Not from it: a job that fails with bad input is no event's fault.
+                # If the store takes nothing, it says so here, and no event is to blame.
+                await self.store.list(LetterFilter(), limit=1)
+                # Not from it: a job that fails with bad input is no event's fault either.
                 raise LetterRefused(str(error)) from None
             finally:
                 await self.store.close()
