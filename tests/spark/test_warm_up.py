@@ -55,6 +55,9 @@ def test_a_warm_up_that_is_cancelled_late_takes_no_job_with_it(
             tags["warm-up"] = set(spark.tags)
             assert over.wait(60)
 
+        def put_letters(self) -> None:
+            pass
+
     def on_batch(df: Any, batch: Any) -> None:
         tags["job"] = set(spark.tags)
         over.set()
