@@ -306,7 +306,12 @@ class Chaos:
                 self._join()
             return self._sampler.checkpoints() == ends
 
-        wait_until(caught_up, f"the checkpoints reach {ends}", moves=self._sampler.checkpoints)
+        what = f"the checkpoints reach {ends}"
+        try:
+            wait_until(caught_up, what, moves=self._sampler.checkpoints)
+        except WentWrong as error:
+            leases = "\n".join(map(str, self._sampler.samples[-PARTITIONS:]))
+            raise WentWrong(f"{error}\n{leases}\n{self._processes.stacks()}") from None
         for each in self._active():
             self._stop(each)
         wait_until(lambda: not any(each.process.running for each in self._instances), "all ended")

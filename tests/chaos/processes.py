@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,9 @@ TESTS = Path(__file__).resolve().parent.parent
 PATHS = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
 BOUND_S = 120.0
 """For noticing what hangs, not for measuring."""
+STACKS_S = 5.0
+"""A process without Python's stacks (one of another language) may take its time to end."""
+PRINTED = 16_000
 
 
 class WentWrong(Exception):
@@ -32,7 +37,7 @@ class Process:
 
     def printed(self) -> str:
         """The end of it."""
-        return self.output.read_text(errors="replace")[-4_000:]
+        return self.output.read_text(errors="replace")[-PRINTED:]
 
 
 class Processes:
@@ -57,6 +62,17 @@ class Processes:
         process = Process(label=label, popen=popen, output=output)
         self._started.append(process)
         return process
+
+    def stacks(self) -> str:
+        """What each that still runs is at, in all of its threads; it is ended by that."""
+        running = [each for each in self._started if each.running]
+        for each in running:
+            each.popen.send_signal(signal.SIGCONT)
+            each.popen.send_signal(signal.SIGABRT)
+        for each in running:
+            with suppress(subprocess.TimeoutExpired):
+                each.popen.wait(STACKS_S)
+        return "\n".join(f"--- {each.label}:\n{each.printed()}" for each in running)
 
     def __enter__(self) -> Processes:
         return self

@@ -28,7 +28,9 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def checkpoints(self) -> Mapping[str, int]:
-        """By partition, at the last look."""
+        """By partition, at the last look. One that cannot look any more says why."""
+        if self._error is not None:
+            raise self._error
         return self._latest
 
     def __enter__(self) -> Sampler:

@@ -444,6 +444,26 @@ def test_a_partition_that_was_paused_is_read_on_wherever_it_is_sent(
     assert read(53) == ([53, 54, 55], True)
 
 
+def test_a_partition_that_the_library_lost_track_of_is_begun_anew(
+    kafka: Kafka, opened: Callable[..., KafkaFeed]
+) -> None:
+    """As after some outages of brokers, when it fetches all others, and says nothing."""
+    topic = kafka.topic()
+    produce(kafka, topic, *({"value": b"x"} for _ in range(10)))
+    feed = opened(topic, timeout_s="1")
+
+    def read(at: int) -> list[int]:
+        batch = result_of(feed.read("0", Checkpoint(next_sequence=at), 10))
+        return [event.sequence for event in batch.events]
+
+    assert read(0) == list(range(10))
+    feed._consumers.of(0)._consumer.pause([TopicPartition(topic, 0)])
+    produce(kafka, topic, *({"value": b"x"} for _ in range(10)))
+    with pytest.raises(FeedUnavailable, match="although it is there"):
+        read(10)
+    assert read(10) == list(range(10, 20))
+
+
 def test_what_a_consumer_group_commits_in_a_transaction_is_waited_for(
     kafka: Kafka, opened: Callable[..., KafkaFeed]
 ) -> None:

@@ -160,6 +160,8 @@ class SharedConsumer:
                     return [], cursor.next
                 left_s = until - time.monotonic()
                 if left_s <= 0:
+                    # Should the library have lost track of it, the next try begins from nothing.
+                    self._drop(partition)
                     raise self._late(partition, at)
                 if self._polling:
                     self._changed.wait(min(left_s, POLL_S))
@@ -198,8 +200,8 @@ class SharedConsumer:
         cursor = self._cursors.pop(partition, None)
         if cursor is not None:
             place = [TopicPartition(self._topic, partition)]
-            if cursor.paused:  # the library would still know it as paused when it is assigned again
-                self._consumer.resume(place)
+            # The library would still know it as paused when it is assigned again.
+            self._consumer.resume(place)
             self._consumer.incremental_unassign(place)
 
     def _given(self, partition: int, cursor: Cursor, most: int) -> tuple[list[Any], int]:
