@@ -32,7 +32,9 @@ from leasehold.stores import open_dead_letters, open_store
 
 EVENTS = 16_000_000
 WARM_EVENTS, WARM_UPS = 4_000_000, 3
-"""So that Java has compiled most of what every job needs. All ways get the same."""
+SMALL_EVENTS, SMALL_BATCHES = 1_000_000, 300
+"""What all ways are warmed up with: large batches, and then small ones, for Java goes on compiling
+what a batch needs for hundreds of them: ten minutes of cycles."""
 BAD = (0.0, 0.001, 0.01)
 FILE_EVENTS = 50_000
 FILES_A_TRIGGER = 10
@@ -48,12 +50,17 @@ def run(
 ) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(dir=folder) as name:
         place = Path(name)
+        small = warm * SMALL_EVENTS // WARM_EVENTS
         _make(place / "warm.db", warm, 0.0).close()
-        _as_files(place / "warm.db", place / "warm-files")
+        _make(place / "small.db", small, 0.0).close()
+        _as_files(place / "warm.db", place / "warm-files", FILE_EVENTS)
+        _as_files(place / "small.db", place / "small-files", -(-small // SMALL_BATCHES))
         spark = bench._session(2)
         with Hub.open(place / "warm.db") as hub:
             for number in range(WARM_UPS):
                 _drain(spark, hub, place / f"warm-{number}")
+        with Hub.open(place / "small.db") as hub:
+            _drain(spark, hub, place / "small", max_events=-(-small // SMALL_BATCHES))
         few = place / "few-files"
         few.mkdir()
         (few / "0.txt").write_bytes(b"\n".join(bench.readings(0, 1_000)[1].to_pylist()))
@@ -72,12 +79,13 @@ def _side_by_side(
     """``cold``: what to warm the plain way up with, if nothing has yet."""
     name, good = f"{100 * part:g} % bad rows", _good(events, part)
     with _make(folder / "hub.db", events, part) as hub:
-        _as_files(folder / "hub.db", folder / "files")
+        _as_files(folder / "hub.db", folder / "files", FILE_EVENTS)
         if cold is not None:  # before it is warmed up like the others
             seconds, _ = _plain(spark, folder / "files", folder / "cold", 0)
             yield _row(f"{name}: plain Spark, warmed up by 1,000 lines", events, seconds)
             for number in range(WARM_UPS):
                 _plain(spark, cold / "warm-files", folder / f"warm-plain-{number}", 0)
+            _plain(spark, cold / "small-files", folder / "small-plain", 1)
         rounds = [_round(spark, hub, folder / str(n), n, good) for n in range(ROUNDS)]
         cycles_s = median(each.cycles_s for each in rounds)
         huge_s = [each.huge_s for each in rounds]
@@ -180,8 +188,8 @@ def _make(path: Path, events: int, part: float) -> Hub:
     return hub
 
 
-def _as_files(hub: Path, folder: Path) -> None:
-    """As lines, in files of one size, each of several partitions."""
+def _as_files(hub: Path, folder: Path, events: int) -> None:
+    """As lines, in files of so many events, each of several partitions."""
     folder.mkdir()
     lines: list[bytes] = []
     count = 0
@@ -195,20 +203,20 @@ def _as_files(hub: Path, folder: Path) -> None:
         for each in asyncio.run(opened.extents()):
             for bodies in bench._bodies(opened, each.partition, each.first, each.end):
                 lines += bodies.to_pylist()
-                while len(lines) >= FILE_EVENTS:
-                    write(lines[:FILE_EVENTS])
-                    del lines[:FILE_EVENTS]
+                while len(lines) >= events:
+                    write(lines[:events])
+                    del lines[:events]
     if lines:
         write(lines)
 
 
 def _drain(
-    spark: Any, hub: Hub, folder: Path, *, huge: bool = False
+    spark: Any, hub: Hub, folder: Path, *, huge: bool = False, **settings: Any
 ) -> tuple[float, list[Progress]]:
     folder.mkdir()
     told: list[Progress] = []
     sink = DeltaSink(folder / "table")
-    settings = bench.AT_ONCE if huge else {}
+    settings |= bench.AT_ONCE if huge else {}
     processor = SparkProcessor(
         spark,
         hub,

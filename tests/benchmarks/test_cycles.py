@@ -12,6 +12,7 @@ CYCLES = """
 from pathlib import Path
 from benchmarks import cycles
 cycles.FILE_EVENTS, cycles.BAD, cycles.ROUNDS = 2_000, (0.01,), 1
+cycles.WARM_UPS = cycles.SMALL_BATCHES = 1
 rows = cycles.run(events=20_000, warm=2_000, folder=Path(sys.argv[1]))
 """
 
