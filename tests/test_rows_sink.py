@@ -135,6 +135,13 @@ def takes_what_is_there(self: Fence, batch: Any, marks: Any, ranges: Any = None)
     }
 
 
+def refuses_what_is_there(self: Fence, batch: Any, marks: Any, ranges: Any = None) -> Any:
+    """All of it, too."""
+    if not (found := CHECK_MARKS(self, batch, marks, ranges)):
+        raise lh.StaleBatch("it is there", {each.partition: each.end for each in batch.ranges})
+    return found
+
+
 def refuses_gaps(self: Fence, batch: Any, marks: Any, ranges: Any = None) -> Any:
     for each in batch.ranges:
         if marks.get(each.partition, lh.SinkMark()).next_sequence < each.first:
@@ -209,7 +216,12 @@ FINISH = RowsRewind.finish
 COMMIT, WRITE, CHECK_MARKS, BEGIN = RowsSink.commit, RowsSink.write, Fence.check, RowsRewind.begin
 NOTICED: dict[str, tuple[Any, str, Any]] = {
     "each_event_is_there_once": (Broken, "commit", writes_all_twice),
-    "a_batch_that_is_there_is_refused_and_says_where_to_continue": (
+    "a_batch_that_is_there_is_not_written_again_and_not_refused": (
+        Fence,
+        "check",
+        refuses_what_is_there,
+    ),
+    "a_batch_that_is_there_in_part_is_refused_and_says_where_to_continue": (
         Fence,
         "check",
         takes_what_is_there,

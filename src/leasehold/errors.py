@@ -48,8 +48,9 @@ class SinkUnavailable(LeaseholdError):
 
 class StaleBatch(LeaseholdError):
     """A sink has written no part of a batch, because some of it is out of date: in the sink
-    already, no longer ours, or not possible now. Do the batch again without that part, as
-    ``SparkProcessor`` does by itself. A handler that writes exactly once may raise it.
+    already, no longer ours, or not possible now. Do that part and the rest apart, as
+    ``SparkProcessor`` does by itself: another sink may not have it yet. A handler that writes
+    exactly once may raise it.
 
     ``begin_at`` says by partition where what is not written yet begins; None: another instance may
     have the partition; an error: it has to wait, and this is why. What it does not name may be

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.core.ranges import Range, pack, pick
+from leasehold.core.ranges import Range, pack, pick, there, without
 
 
 def backlogs_of(sizes: list[int], first: int = 100) -> list[Range]:
@@ -30,6 +30,27 @@ sizes = st.lists(st.integers(0, 60), max_size=12)
 def test_a_range_cannot_end_before_it_begins() -> None:
     with pytest.raises(ValueError, match="partition 7: a range cannot end at 4"):
         Range(partition="7", first=5, end=4)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9), st.none() | st.integers(0, 35))),
+)
+def test_what_is_there_and_what_is_left_are_all_but_what_is_lost(
+    drawn: list[tuple[int, int, int | None]],
+) -> None:
+    ranges = [
+        Range(partition=str(number), first=first, end=first + size)
+        for number, (first, size, _) in enumerate(drawn)
+    ]
+    begin_at = {each.partition: at for each, (_, _, at) in zip(ranges, drawn, strict=True)}
+
+    def events(some: list[Range]) -> list[tuple[str, int]]:
+        return sorted((each.partition, n) for each in some for n in range(each.first, each.end))
+
+    known = [each for each in ranges if begin_at[each.partition] is not None]
+    assert events(there(ranges, begin_at) + without(ranges, begin_at)) == events(known)
+    assert all(each.end <= (begin_at[each.partition] or 0) for each in there(ranges, begin_at))
+    assert there(ranges, {}) == []
 
 
 def test_small_backlogs_are_taken_whole_and_the_rest_share_equally() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import replace
@@ -12,9 +12,11 @@ from math import inf
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from leasehold.clock import SystemClock
-from leasehold.core.ranges import Range
+from leasehold.core.ranges import Range, there
 from leasehold.errors import SinkUnavailable, StaleBatch
 from leasehold.processor.handlers import NotHandled
 from leasehold.processor.threads import HandlerThreads
@@ -123,6 +125,80 @@ def test_what_the_sink_has_already_is_left_out() -> None:
     ran, ended = run(job, [part("0", 0, 5), part("1", 3, 9)])
     assert ran[-1] == (part("0", 3, 5),)
     assert set(ended.values()) == {None}
+
+
+class TwoSinks:
+    """Written to one after the other, each exact by its own marks. Some calls end between them."""
+
+    def __init__(self, marks: Sequence[Mapping[str, int]], failures: Sequence[bool]) -> None:
+        self.marks = [dict(each) for each in marks]
+        self.rows: list[list[tuple[str, int]]] = [[], []]
+        self.failures = iter(failures)
+
+    def __call__(self, ranges: Sequence[Range]) -> None:
+        for sink in (0, 1):
+            if sink and next(self.failures, False):
+                raise SinkUnavailable("the second one is gone")
+            self.write(sink, ranges)
+
+    def write(self, sink: int, ranges: Sequence[Range]) -> None:
+        marks = self.marks[sink]
+        stale = {
+            p: at
+            for p, first, at in (
+                (each.partition, each.first, marks[each.partition]) for each in ranges
+            )
+            if at > first
+        }
+        if there(ranges, stale) == list(ranges):
+            return
+        if stale:
+            raise StaleBatch("some of it", stale)
+        for each in ranges:
+            assert marks[each.partition] == each.first, "nothing is left out"
+            self.rows[sink] += [(each.partition, n) for n in range(each.first, each.end)]
+            marks[each.partition] = each.end
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=3),
+    st.lists(st.booleans(), max_size=4),
+)
+def test_of_several_sinks_each_gets_what_it_does_not_have(
+    had: list[tuple[int, int]], failures: list[bool]
+) -> None:
+    """Whatever each has from before a crash."""
+    names = [str(number) for number in range(len(had))]
+    marks = [{name: pair[sink] for name, pair in zip(names, had, strict=True)} for sink in (0, 1)]
+    sinks = TwoSinks(marks, failures)
+    wanted = [part(name, min(pair), 6) for name, pair in zip(names, had, strict=True)]
+    wanted = [each for each in wanted if len(each)]
+    left = wanted
+    for _ in range(len(failures) + 1):  # as pumps do
+        _, ended = run(sinks, left)
+        left = [each for each in left if ended[each.partition] is not None]
+    assert not left
+    for sink in (0, 1):
+        expected = [
+            (each.partition, n) for each in wanted for n in range(marks[sink][each.partition], 6)
+        ]
+        assert sorted(sinks.rows[sink]) == expected
+
+
+def test_what_is_void_in_the_first_of_two_jobs_is_not_done_in_the_second() -> None:
+    """It would leave a gap."""
+    why = SinkUnavailable("the second sink waits for a rewind")
+
+    def job(ranges: Sequence[Range]) -> Any:
+        (each,) = ranges
+        if each.first < 3 < each.end:
+            raise StaleBatch("some of it", {"0": 3})
+        return {"0": why} if each.end <= 3 else {}
+
+    ran, ended = run(job, [part("0", 0, 5)])
+    assert ran == [(part("0", 0, 5),), (part("0", 0, 3),)]
+    assert ended == {"0": why}
 
 
 def test_a_lost_partition_is_void_and_the_others_are_done() -> None:
@@ -409,6 +485,41 @@ def test_a_partition_that_is_slow_is_done_although_the_others_are_quick(
         quick.cancel()
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("every", [2, 3, 8])
+def test_jobs_that_are_slow_now_and_then_whatever_their_size_do_not_shrink_to_nothing(
+    every: int,
+) -> None:
+    """As if a user's ``on_batch`` tidied up in every second one."""
+    clock, sizes, cancelled = SimClock(), list[int](), list[int]()
+
+    async def watch(running: asyncio.Future[Any], job: SparkJob) -> Any:
+        sizes.append(job.events)
+        needs_s = 0.2 + 1e-6 * job.events + (7.0 if len(sizes) % every == 0 else 0.0)
+        await clock.sleep(min(needs_s, job.overdue_s))
+        if job.overdue_s < needs_s:
+            cancelled.append(len(sizes))
+            raise Overdue("too long")
+        return await running
+
+    async def main() -> None:
+        jobs = Jobs(
+            lambda job: {},
+            threads=AtOnce(),
+            clock=clock,
+            gather_s=0.05,
+            pacer=Pacer(target_s=2.0, max_events=10_000_000, overlap=False),
+            watch=watch,
+        )
+        at = 0
+        while len(sizes) < 300:
+            with suppress(NotHandled):
+                at = await jobs.handle(part("0", at, at + 10_000_000), alone=False)
+
+    run_virtual(main())
+    assert len(cancelled) <= 3
+    assert min(sizes[100:]) > 100_000
 
 
 def test_a_job_that_is_full_waits_for_no_others() -> None:

@@ -32,6 +32,7 @@ from support.spark_pipeline import (
 )
 
 import leasehold as lh
+from leasehold.core import pacing
 from leasehold.core.model import Checkpoint, Group
 from leasehold.core.ranges import Range
 from leasehold.errors import BadInput, SinkUnavailable
@@ -394,6 +395,16 @@ def test_a_schema_that_fits_nothing_makes_everything_dead_letters(
     assert sum(counted(tmp_path).values()) == 0
 
 
+def _crashed(working: SparkProcessor, died: threading.Event) -> None:
+    async def main() -> None:
+        running = asyncio.ensure_future(working.run_async())
+        await asyncio.to_thread(died.wait, 60)
+        working._end()  # no word to anybody, as when the process is gone
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+
+
 def test_a_crash_between_commit_and_checkpoint_counts_nothing_twice(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -407,20 +418,107 @@ def test_a_crash_between_commit_and_checkpoint_counts_nothing_twice(
         died.set()
         time.sleep(3600)
 
-    first = processor(spark, hub, tmp_path, on_batch=dies, lease_ttl_s=6.0, instance="first")
-
-    async def main() -> None:
-        running = asyncio.ensure_future(first.run_async())
-        await asyncio.to_thread(died.wait, 60)
-        first._end()  # no word to anybody, as when the process is gone
-        await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(main())
+    _crashed(
+        processor(spark, hub, tmp_path, on_batch=dies, lease_ttl_s=6.0, instance="first"), died
+    )
     assert counted(tmp_path) == sent(hub), "the commit is there"
     assert set(_positions(tmp_path, hub).values()) == {0}, "and no checkpoint"
     send(hub, 100, first=300)
     processor(spark, hub, tmp_path, instance="second").run(until_drained=True)
     assert counted(tmp_path) == sent(hub)
+
+
+def test_each_of_two_tables_has_everything_whatever_fails_between_their_commits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 200, partitions=2)
+    tables = [tmp_path / name / "table" for name in ("one", "two")]
+    one, two = (DeltaSink(table) for table in tables)
+    calls: list[str] = []
+
+    def on_batch(df: DataFrame, batch: SparkBatch) -> None:
+        one.write(df, batch)
+        calls.append(str(batch))
+        if len(calls) == 1:
+            raise SinkUnavailable("for a moment")
+        two.write(df, batch)
+
+    processor(spark, hub, tmp_path, on_batch=on_batch, retry_s=0.05).run(until_drained=True)
+    assert counted(tables[0].parent) == counted(tables[1].parent) == sent(hub)
+
+
+def test_each_of_two_tables_has_everything_after_a_crash_between_their_commits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """And after more has come since, so that the first one has a part of the next batch."""
+    hub = make_hub(tmp_path, 200, partitions=2)
+    tables = [tmp_path / name / "table" for name in ("one", "two")]
+    one, two = (DeltaSink(table) for table in tables)
+    died = threading.Event()
+
+    def dies(df: DataFrame, batch: SparkBatch) -> None:
+        one.write(df, batch)
+        died.set()
+        time.sleep(3600)
+
+    def both(df: DataFrame, batch: SparkBatch) -> None:
+        one.write(df, batch)
+        two.write(df, batch)
+
+    _crashed(processor(spark, hub, tmp_path, on_batch=dies, lease_ttl_s=6.0), died)
+    send(hub, 100, first=200)
+    processor(spark, hub, tmp_path, on_batch=both).run(until_drained=True)
+    assert counted(tables[0].parent) == counted(tables[1].parent) == sent(hub)
+
+
+def test_what_the_table_has_already_says_nothing_about_the_pace(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """To pass it over takes no time, whatever its size: the next jobs would be far too large."""
+    hub, told = make_hub(tmp_path, 1_000), list[Progress]()
+    hub.send([lh.EventData(b"no JSON")])
+    processor(spark, hub, tmp_path, dead_letters=dead(tmp_path)).run(until_drained=True)
+    (letter,) = letters_of(tmp_path)
+    assert asyncio.run(dead(tmp_path).purge(lh.LetterFilter())) == 1
+    (tmp_path / "leases.db").unlink()
+    again = processor(spark, hub, tmp_path, dead_letters=dead(tmp_path), on_progress=told.append)
+    again.run(until_drained=True)
+    assert counted(tmp_path) == sent(hub)
+    assert told == []
+    assert again._pacer.events == pacing.FIRST_EVENTS
+    assert letters_of(tmp_path) == [], f"{letter} was put before the commit"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_letters_are_put_although_the_sink_of_a_user_has_the_batch_already(
+    spark: SparkSession, tmp_path: Path, fails: bool
+) -> None:
+    """It commits before the letters of rows that no job has read are put, which may fail."""
+    hub = make_hub(tmp_path, 0, partitions=1)
+    hub.send([lh.EventData(reading(1, 1))] * 100 + [lh.EventData(b"no JSON")])
+    has: dict[str, int] = {}
+
+    def on_batch(df: DataFrame, batch: SparkBatch) -> None:
+        stale = {p: at for p, at in has.items() if at > batch.ranges[0].first}
+        if stale:
+            raise lh.StaleBatch("written already", stale)
+        assert df.limit(1).count() == 1
+        has.update((each.partition, each.end) for each in batch.ranges)
+
+    class Letters(SqliteDeadLetters):
+        async def put(self, letters: Sequence[lh.DeadLetter]) -> None:
+            if fails and not mark.exists():
+                mark.touch()
+                raise lh.StoreUnavailable("locked")
+            await super().put(letters)
+
+    mark = tmp_path / "it-has-failed"
+    settings = {"dead_letters": Letters(tmp_path / "dead.db"), "retry_s": 0.05}
+    processor(spark, hub, tmp_path, on_batch=on_batch, at_source=None, **settings).run(
+        until_drained=True
+    )
+    assert [each.sequence for each in letters_of(tmp_path)] == [100]
+    assert mark.exists() == fails
 
 
 def test_a_lease_lost_in_mid_job_makes_only_that_part_void(

@@ -37,6 +37,16 @@ def without(ranges: Sequence[Range], begin_at: Mapping[str, object]) -> list[Ran
     return left
 
 
+def there(ranges: Sequence[Range], begin_at: Mapping[str, object]) -> list[Range]:
+    """The other side of ``without``: what of each range lies before that sequence."""
+    found = []
+    for each in ranges:
+        at = begin_at.get(each.partition, each.first)
+        if isinstance(at, int) and at > each.first:
+            found.append(replace(each, end=min(at, each.end)))
+    return found
+
+
 def pick(backlogs: Sequence[Range], max_events: int, *, turn: int = 0) -> tuple[Range, ...]:
     """The next ``max_events`` events, shared fairly over the partitions.
 

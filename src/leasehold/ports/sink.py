@@ -61,6 +61,10 @@ class SinkBatch(Protocol):
         commit; ``leasehold.sinks.still_held`` does. Raises what the feed or the store of dead
         letters do."""
 
+    def has_been_written(self) -> None:
+        """The sink has all of it already, so this write does nothing. Its letters were put before
+        that commit."""
+
     def numbers_at_end(self) -> Mapping[str, int]:
         """By partition: which history of the feed the end of the batch is of, as of now."""
 
@@ -114,7 +118,8 @@ class Sink(Protocol):
         Partitions whose lease is lost when the work is done are left out of it, and the batch is
         told so (``leave_out``): a lost partition costs itself only.
 
-        Raises ``StaleBatch``, having written nothing, if some of it is in the sink already or all
+        Returns, having written nothing, if all of it is in the sink already: another sink may not
+        have it yet. Raises ``StaleBatch``, having written nothing, if some of it is, or if all
         leases are lost; ``SinkUnavailable`` if the storage does not answer, after which the commit
         may or may not have happened. May be called from several threads at once.
         """

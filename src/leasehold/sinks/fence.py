@@ -14,7 +14,7 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from leasehold.core.model import Group
-from leasehold.core.ranges import Range
+from leasehold.core.ranges import Range, there
 from leasehold.errors import PositionGone, SinkUnavailable, StaleBatch
 from leasehold.ports import SinkBatch, SinkMark
 
@@ -45,7 +45,8 @@ class Fence:
         marks: Mapping[str, SinkMark],
         ranges: Sequence[Range] | None = None,
     ) -> dict[str, SinkMark]:
-        """Refuse what the sink has already; otherwise the marks that the commit has to write.
+        """The marks that the commit has to write; none if the sink has all of it already. Refuses
+        what it has in part.
 
         Call it with marks that were read just before, before the work, and again if they have
         changed when it is done: the marks to write are those of the first call, so that a feed that
@@ -75,6 +76,9 @@ class Fence:
             stale |= dict.fromkeys(set(behind_gaps) - batch.confirmed(behind_gaps), None)
         if stale:
             log.info("%s: %s is elsewhere: %s", batch.instance, self._url, stale)
+            if there(ranges, stale) == list(ranges):
+                batch.has_been_written()
+                return {}
             raise StaleBatch(f"{self._url} has some already, or was rewound", stale)
         histories = batch.numbers_at_end()
         return {

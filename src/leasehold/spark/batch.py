@@ -33,6 +33,8 @@ class SparkBatch:
     _seconds: dict[str, float] = field(default_factory=dict, repr=False)
     _left_out: dict[str, SinkUnavailable | None] = field(default_factory=dict, repr=False)
 
+    _written: list[bool] = field(default_factory=list, repr=False)
+
     @property
     def events(self) -> int:
         return sum(len(each) for each in self.ranges)
@@ -59,6 +61,15 @@ class SparkBatch:
         commits where the batch ends does it before that, or a crash in between would lose them."""
         if self._source is not None:
             self._source.put_letters()
+
+    def has_been_written(self) -> None:
+        """A sink has all of it already, and does nothing."""
+        self._written.append(True)
+
+    @property
+    def _needs_nothing(self) -> bool:
+        """A sink has it, and nobody else has worked on it: it says nothing about the pace."""
+        return bool(self._written) and not (self._source is not None and self._source.used)
 
     def lost(self) -> frozenset[str]:
         """Partitions that another instance may have by now; whatever this batch has of them must

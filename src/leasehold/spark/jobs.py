@@ -21,7 +21,7 @@ from math import inf
 from typing import NamedTuple
 
 from leasehold.clock import within
-from leasehold.core.ranges import Range, without
+from leasehold.core.ranges import Range, there, without
 from leasehold.errors import HandlerHung, SinkUnavailable, StaleBatch
 from leasehold.ports import Clock
 from leasehold.processor.handlers import NotHandled
@@ -32,6 +32,9 @@ CUT_FROM = 2
 """A range so many times as long as a job may be is cut. Less is not worth two jobs."""
 LOOK_S = 0.25
 """How often those that wait for a job are looked at: their lease may have to go."""
+QUICK_JOBS = 16
+"""After so many jobs in a row that needed no more time, none is given any more. Fewer would not do:
+if every second job is slow whatever its size, each would be cancelled for smaller ones."""
 LOST = "the lease was not certain any more when the job was done, so its part is void"
 Void = Mapping[str, SinkUnavailable | None]
 """By partition: why its part of a job did not take effect; None: its lease was lost."""
@@ -112,7 +115,9 @@ class Jobs:
         self._running: dict[asyncio.Task[None], _Underway] = {}
         self._time = SharedTime()
         self._overdue: Counter[str] = Counter()
-        """By partition: how many of its jobs were overdue since one was done without more time."""
+        """By partition: how many of its jobs were overdue, until a row of them is quick again."""
+        self._quick: Counter[str] = Counter()
+        """Of these partitions: how many jobs in a row were done without more time."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._gone: SparkGone | None = None
@@ -241,7 +246,8 @@ class Jobs:
     async def _job(
         self, ranges: Sequence[Range]
     ) -> tuple[BaseException | None, dict[str, SinkUnavailable]]:
-        """What it failed with, and by partition why its part did not take effect."""
+        """What it failed with, and by partition why its part did not take effect. What a sink has
+        in part is done in two jobs: one of what it has, and then one of the rest."""
         left = [each for each in ranges if len(each)]
         void: dict[str, SinkUnavailable] = {}
         while left:
@@ -257,6 +263,13 @@ class Jobs:
                 if fewer == left:
                     return found, void
                 out = {p: at for p, at in found.begin_at.items() if not isinstance(at, int)}
+                had = there(left, found.begin_at)
+                if had and had != left:  # one sink has it, but there may be others
+                    error, more = await self._job(had)
+                    void |= more
+                    if error is not None:
+                        return error, void
+                    fewer = [each for each in fewer if each.partition not in more]
                 left = fewer
             except BaseException as error:
                 return error, void
@@ -284,17 +297,23 @@ class Jobs:
         except (HandlerHung, Overdue) as error:
             if isinstance(error, Overdue):
                 self._overdue.update(partitions)
+                self._done(partitions, quick=False)
             self._pacer.ended(job.events, self._clock.monotonic() - began, finished=False)
             raise
         finally:
             ended = self._clock.monotonic()
             own_s = self._time.end(ended, begun)
         seconds = ended - began
-        if more * seconds <= job.overdue_s:
-            for partition in partitions:
-                del self._overdue[partition]
+        self._done(partitions, quick=more * seconds <= job.overdue_s)
         self._pacer.ended(job.events, seconds, own_s=own_s)
         return void
+
+    def _done(self, partitions: Sequence[str], *, quick: bool) -> None:
+        """``quick``: it was not overdue, and would not have been without more time either."""
+        for partition in self._overdue.keys() & set(partitions):
+            self._quick[partition] = self._quick[partition] + 1 if quick else 0
+            if self._quick[partition] >= QUICK_JOBS:
+                del self._overdue[partition], self._quick[partition]
 
 
 def _settle(request: _Request, error: BaseException | None) -> None:

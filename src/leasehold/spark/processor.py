@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from leasehold.clock import within
 from leasehold.core.model import Checkpoint, Snapshot
+from leasehold.core.ranges import there
 from leasehold.core.start import AtSequence
 from leasehold.errors import (
     BadInput,
@@ -299,9 +300,17 @@ class SparkProcessor(Processor):
                 known_s = source.planned_s
                 try:
                     self._on_batch(df, batch)
+                except StaleBatch as stale:
+                    if there(job.ranges, stale.begin_at) == list(job.ranges):
+                        source.put_letters()  # it counts as done
+                    raise
                 finally:
                     batch.took("plan", source.planned_s - known_s)
-                source.put_letters()
+                if not batch._written:
+                    source.put_letters()
+            if batch._needs_nothing:
+                ends = {each.partition: each.end for each in job.ranges}
+                raise StaleBatch("it is written already", ends)
         except StaleBatch:
             raise
         except Exception as error:

@@ -44,12 +44,26 @@ def each_event_is_there_once(world: World) -> None:
 
 
 @check
-def a_batch_that_is_there_is_refused_and_says_where_to_continue(world: World) -> None:
+def a_batch_that_is_there_is_not_written_again_and_not_refused(world: World) -> None:
+    """Another sink that is written to in the same ``on_batch`` may not have it yet."""
     world.write("one", "i1", {"0": 5})
     for instance in ("i1", "i2"):
-        for first, end in ((0, 5), (2, 4), (3, 9)):
-            stale = _refused(world, instance, Range(partition="0", first=first, end=end))
-            assert stale.begin_at == {"0": 5}
+        for first, end in ((0, 5), (2, 4)):
+            wanted = [Range(partition="0", first=first, end=end)]
+            try:
+                assert not world.write_once("one", instance, wanted, Job()), "it counts as done"
+            except StaleBatch as stale:
+                raise AssertionError(f"{wanted} is there as a whole, and was refused") from stale
+            world.check()
+    world.finish()
+
+
+@check
+def a_batch_that_is_there_in_part_is_refused_and_says_where_to_continue(world: World) -> None:
+    world.write("one", "i1", {"0": 5})
+    for instance in ("i1", "i2"):
+        stale = _refused(world, instance, Range(partition="0", first=3, end=9))
+        assert stale.begin_at == {"0": 5}
     world.finish()
 
 

@@ -444,24 +444,51 @@ def test_a_partition_that_was_paused_is_read_on_wherever_it_is_sent(
     assert read(53) == ([53, 54, 55], True)
 
 
-def test_a_partition_that_the_library_lost_track_of_is_begun_anew(
-    kafka: Kafka, opened: Callable[..., KafkaFeed]
+def test_a_partition_that_the_library_lost_track_of_is_begun_again(
+    kafka: Kafka, opened: Callable[..., KafkaFeed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after some outages of brokers, when it fetches all others, and says nothing."""
+    """As after some outages of brokers, when it fetches all others, and says nothing. But not at
+    once: it may be slow only."""
+    monkeypatch.setattr(consumers, "LATE_TRIES", 2)
     topic = kafka.topic()
     produce(kafka, topic, *({"value": b"x"} for _ in range(10)))
-    feed = opened(topic, timeout_s="1")
+    feed = opened(topic, timeout_s="0.5")
 
     def read(at: int) -> list[int]:
         batch = result_of(feed.read("0", Checkpoint(next_sequence=at), 10))
         return [event.sequence for event in batch.events]
 
     assert read(0) == list(range(10))
-    feed._consumers.of(0)._consumer.pause([TopicPartition(topic, 0)])
+    consumer = feed._consumers.of(0)
+    consumer._consumer.pause([TopicPartition(topic, 0)])
     produce(kafka, topic, *({"value": b"x"} for _ in range(10)))
-    with pytest.raises(FeedUnavailable, match="although it is there"):
-        read(10)
+    begun_again = []
+    for _ in range(2):
+        with pytest.raises(FeedUnavailable, match="although it is there"):
+            read(10)
+        begun_again.append(0 not in consumer._cursors)
+    assert begun_again == [False, True]
     assert read(10) == list(range(10, 20))
+
+
+def test_the_longer_nothing_comes_the_longer_it_is_waited_for(
+    kafka: Kafka, opened: Callable[..., KafkaFeed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large message over a slow link: begun again and again, it would never come."""
+    monkeypatch.setattr(consumers, "LATE_TRIES", 1)
+    topic = kafka.topic()
+    produce(kafka, topic, *({"value": b"x"} for _ in range(10)))
+    feed = opened(topic, timeout_s="0.1")
+    consumer = feed._consumers.of(0)
+    begun_again = []
+    for number in range(1, 10):
+        consumer._at(0, 3)
+        consumer._consumer.pause([TopicPartition(topic, 0)])
+        with pytest.raises(FeedUnavailable, match="although it is there"):
+            consumer.take(0, 3, 10, lambda: 10)
+        if 0 not in consumer._cursors:
+            begun_again.append(number)
+    assert begun_again == [1, 2, 4, 8]
 
 
 def test_what_a_consumer_group_commits_in_a_transaction_is_waited_for(

@@ -147,6 +147,16 @@ def test_letters_that_wait_are_not_many(
     assert store.puts == [2, 2, 1]
 
 
+def test_a_chunk_of_many_bad_rows_does_not_keep_others_from_the_store_for_long(
+    hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "PUT_MAX", 2)
+    letters = Letters(store=store, group=GROUP)
+    reading = plan_reading(Address.of(hub), schema=pa.schema(TYPED), letters=letters)
+    list(reading.read([Range(partition="0", first=0, end=5)]))
+    assert store.puts == [2, 1]
+
+
 @pytest.mark.parametrize("where", ["body", "value", "name"])
 def test_letters_that_wait_are_not_large(
     hub: lh.Hub, store: CountingLetters, monkeypatch: pytest.MonkeyPatch, where: str

@@ -30,7 +30,9 @@ class RowsSink:
         ranges, written = batch.ranges, False
         while not written:
             before = self.marks(writer)
-            after = self._fence.check(batch, before, ranges)  # raises StaleBatch
+            after = self._fence.check(batch, before, ranges)  # StaleBatch: some of it is there
+            if not after:  # all of it is
+                return
             rows = [(row[self.key], json.dumps(row)) for row in df.toArrow().to_pylist()]
             ranges = still_held(batch)  # leaves out what is lost; raises StaleBatch if all is
             held = {each.partition: each for each in ranges}

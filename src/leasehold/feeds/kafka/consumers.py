@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +26,10 @@ BUFFER_MESSAGES, BUFFER_BYTES = 4_000, 8 << 20
 """A partition that nobody reads as fast as it comes is paused at this many, or this much."""
 RESTING_S = 30.0
 """A partition that was not read for so long is no longer fetched: its lease may have moved on."""
+LATE_TRIES = 5
+"""A partition of which nothing came so many times in a row is begun again: the library may have
+lost track of it. Then after twice as many, and so on, for it may just be slow, and what has come
+of a large message or of an aborted transaction would be thrown away each time."""
 EOF = KafkaError._PARTITION_EOF
 OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 PASSING = client.PASSING | {
@@ -107,6 +111,8 @@ class SharedConsumer:
         self._cursors: dict[int, Cursor] = {}
         self._changed = threading.Condition()
         self._turns: dict[int, threading.Lock] = {}
+        self._late: Counter[int] = Counter()
+        """By partition: how many times in a row nothing came of it."""
         self._polling = False
 
     def stands_at(self, partition: int, at: int) -> bool:
@@ -156,18 +162,24 @@ class SharedConsumer:
                 if cursor.buffer:
                     return self._given(partition, cursor, most)
                 if cursor.seen_end >= wanted:
+                    del self._late[partition]
                     cursor.next = cursor.seen_end
                     return [], cursor.next
                 left_s = until - time.monotonic()
                 if left_s <= 0:
-                    # Should the library have lost track of it, the next try begins from nothing.
-                    self._drop(partition)
-                    raise self._late(partition, at)
+                    self._nothing_came(partition)
+                    raise self._too_late(partition, at)
                 if self._polling:
                     self._changed.wait(min(left_s, POLL_S))
                     continue
                 self._polling = True
             self._poll(min(left_s, POLL_S))
+
+    def _nothing_came(self, partition: int) -> None:
+        self._late[partition] += 1
+        times, rest = divmod(self._late[partition], LATE_TRIES)
+        if not rest and times & (times - 1) == 0:
+            self._drop(partition)
 
     def _poll(self, wait_s: float) -> None:
         found: list[Any] = []
@@ -205,6 +217,7 @@ class SharedConsumer:
             self._consumer.incremental_unassign(place)
 
     def _given(self, partition: int, cursor: Cursor, most: int) -> tuple[list[Any], int]:
+        del self._late[partition]
         buffer = cursor.buffer
         found = [buffer.popleft() for _ in range(min(most, len(buffer)))]
         cursor.size_bytes -= sum(map(len, found))
@@ -241,7 +254,7 @@ class SharedConsumer:
             raise OutOfRange
         raise self._client.explained(cursor.error)
 
-    def _late(self, partition: int, at: int) -> FeedUnavailable:
+    def _too_late(self, partition: int, at: int) -> FeedUnavailable:
         return FeedUnavailable(
             f"{self._client.settings.where}, partition {partition}: nothing came from offset {at} "
             f"on within {self._client.settings.timeout_s:g} s, although it is there"

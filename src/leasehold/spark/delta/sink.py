@@ -88,13 +88,16 @@ class DeltaSink:
         self._fence = Fence(self.url, "" if key == "partition" else f" --sink-key {key}")
 
     def write(self, df: DataFrame, batch: SinkBatch) -> None:
-        """Commit the rows, or raise having committed nothing. ``df`` must have kept the column that
-        says which partition of the feed a row is of."""
+        """Commit the rows, or raise having committed nothing; if the table has all of them already,
+        do nothing. ``df`` must have kept the column that says which partition of the feed a row is
+        of."""
         arrow = to_arrow_schema(df.schema, timezone="UTC")
         schema = with_own_columns(arrow, self.key, self.partition_by)
         with self._private(schema) as table:
             require_fit(table, schema, self.url, self.partition_by)
             wanted = self._fence.check(batch, self._marks_of(table, batch))
+            if not wanted:
+                return
             files = Files(
                 url=self.url,
                 options=self.options,
@@ -227,6 +230,8 @@ class DeltaSink:
                 # matter here, such as a compaction: the table tells.
                 log.info("%s: %s; looking again", work.batch.instance, error)
                 held = self._look_again(table, work, held)
+                if not held:
+                    return
                 added = work.files.only(added, {each.partition for each in held})
             except (DeltaError, OSError) as error:
                 raise self._unavailable("does not take a commit", error) from error
@@ -235,8 +240,8 @@ class DeltaSink:
     def _look_again(
         self, table: DeltaTable, work: _Work, held: Sequence[Range]
     ) -> tuple[Range, ...]:
-        """What is still to be committed, with the table as it is now. What somebody else has
-        committed meanwhile is left out like what is lost."""
+        """What is still to be committed, with the table as it is now; nothing if all of it is there
+        by now. What somebody else has committed meanwhile is left out like what is lost."""
         try:
             table.update_incremental()
         except (DeltaError, OSError) as error:
@@ -244,7 +249,8 @@ class DeltaSink:
         batch = work.batch
         require_fit(table, work.schema, self.url, self.partition_by)
         try:
-            self._fence.check(batch, self._marks_of(table, batch), held)
+            if not self._fence.check(batch, self._marks_of(table, batch), held):
+                return ()
         except StaleBatch as stale:
             if stale.begin_at.keys() >= {each.partition for each in held}:
                 lost = dict.fromkeys(batch.lost(), None)

@@ -41,7 +41,8 @@ HELD_BYTES = 32_000_000
 """Letters of several chunks are put at once, as long as no more than this waits for them. To put
 a few of each chunk costs more than the letters do, and tasks that share a file would wait for one
 another."""
-
+PUT_MAX = 5_000
+"""Of a chunk with nothing but bad rows: more at once would keep others from a file for seconds."""
 LETTER_BYTES = 1_000
 """Of a letter beside what it holds."""
 
@@ -98,7 +99,8 @@ class Letters:
     def put(self, letters: Sequence[DeadLetter]) -> None:
         async def put() -> None:
             try:
-                await self.store.put(letters)
+                for at in range(0, len(letters), PUT_MAX):
+                    await self.store.put(letters[at : at + PUT_MAX])
             except BadInput as error:
                 # If the store takes nothing, it says so here, and no event is to blame.
                 await self.store.list(LetterFilter(), limit=1)
