@@ -493,7 +493,7 @@ def test_what_the_table_has_already_says_nothing_about_the_pace(
 def test_letters_are_put_although_the_sink_of_a_user_has_the_batch_already(
     spark: SparkSession, tmp_path: Path, fails: bool
 ) -> None:
-    """It commits before the letters of rows that no job has read are put, which may fail."""
+    """It needs no rows just then, and commits before their letters are put, which may fail."""
     hub = make_hub(tmp_path, 0, partitions=1)
     hub.send([lh.EventData(reading(1, 1))] * 100 + [lh.EventData(b"no JSON")])
     has: dict[str, int] = {}
@@ -502,7 +502,6 @@ def test_letters_are_put_although_the_sink_of_a_user_has_the_batch_already(
         stale = {p: at for p, at in has.items() if at > batch.ranges[0].first}
         if stale:
             raise lh.StaleBatch("written already", stale)
-        assert df.limit(1).count() == 1
         has.update((each.partition, each.end) for each in batch.ranges)
 
     class Letters(SqliteDeadLetters):
