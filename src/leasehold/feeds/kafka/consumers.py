@@ -26,10 +26,10 @@ BUFFER_MESSAGES, BUFFER_BYTES = 4_000, 8 << 20
 """A partition that nobody reads as fast as it comes is paused at this many, or this much."""
 RESTING_S = 30.0
 """A partition that was not read for so long is no longer fetched: its lease may have moved on."""
-LATE_TRIES = 5
+LATE_TRIES, MORE_TRIES = 5, 4
 """A partition of which nothing came so many times in a row is begun again: the library may have
-lost track of it. Then after twice as many, and so on, for it may just be slow, and what has come
-of a large message or of an aborted transaction would be thrown away each time."""
+lost track of it. Then after four times as many, and so on, for it may just be slow, and what has
+come of a large message or of an aborted transaction is thrown away each time."""
 EOF = KafkaError._PARTITION_EOF
 OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 PASSING = client.PASSING | {
@@ -112,7 +112,9 @@ class SharedConsumer:
         self._changed = threading.Condition()
         self._turns: dict[int, threading.Lock] = {}
         self._late: Counter[int] = Counter()
-        """By partition: how many times in a row nothing came of it."""
+        """By partition: how many times in a row nothing came since it was begun."""
+        self._patience: dict[int, int] = {}
+        """By partition of which nothing came: after how many times it is begun again."""
         self._polling = False
 
     def stands_at(self, partition: int, at: int) -> bool:
@@ -162,7 +164,7 @@ class SharedConsumer:
                 if cursor.buffer:
                     return self._given(partition, cursor, most)
                 if cursor.seen_end >= wanted:
-                    del self._late[partition]
+                    self._something_came(partition)
                     cursor.next = cursor.seen_end
                     return [], cursor.next
                 left_s = until - time.monotonic()
@@ -177,9 +179,14 @@ class SharedConsumer:
 
     def _nothing_came(self, partition: int) -> None:
         self._late[partition] += 1
-        times, rest = divmod(self._late[partition], LATE_TRIES)
-        if not rest and times & (times - 1) == 0:
+        patience = self._patience.get(partition, LATE_TRIES)
+        if self._late[partition] >= patience:
             self._drop(partition)
+            self._late[partition], self._patience[partition] = 0, MORE_TRIES * patience
+
+    def _something_came(self, partition: int) -> None:
+        del self._late[partition]
+        self._patience.pop(partition, None)
 
     def _poll(self, wait_s: float) -> None:
         found: list[Any] = []
@@ -217,7 +224,7 @@ class SharedConsumer:
             self._consumer.incremental_unassign(place)
 
     def _given(self, partition: int, cursor: Cursor, most: int) -> tuple[list[Any], int]:
-        del self._late[partition]
+        self._something_came(partition)
         buffer = cursor.buffer
         found = [buffer.popleft() for _ in range(min(most, len(buffer)))]
         cursor.size_bytes -= sum(map(len, found))
