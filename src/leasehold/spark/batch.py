@@ -32,8 +32,8 @@ class SparkBatch:
     """Of the feed as it is now; None: nobody will notice that it was rolled back."""
     _seconds: dict[str, float] = field(default_factory=dict, repr=False)
     _left_out: dict[str, SinkUnavailable | None] = field(default_factory=dict, repr=False)
-
     _written: list[bool] = field(default_factory=list, repr=False)
+    """One for each sink that has all of it already."""
 
     @property
     def events(self) -> int:
