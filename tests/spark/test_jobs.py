@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.at_once import AtOnce
 
 from leasehold.clock import SystemClock
 from leasehold.core.ranges import Range, there
@@ -433,13 +433,6 @@ def test_an_overdue_job_blames_nobody_and_makes_the_next_ones_smaller() -> None:
     assert limits == [6.0, inf]
 
 
-class AtOnce(Executor):
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(function(*arguments, **named))
-        return future
-
-
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize(("alone", "tries"), [(True, 4), (False, 30)])
 def test_a_partition_that_is_slow_is_done_although_the_others_are_quick(
@@ -520,6 +513,40 @@ def test_jobs_that_are_slow_now_and_then_whatever_their_size_do_not_shrink_to_no
     run_virtual(main())
     assert len(cancelled) <= 3
     assert min(sizes[100:]) > 100_000
+
+
+def test_jobs_that_hang_now_and_then_do_not_hold_up_for_longer_and_longer() -> None:
+    """Until they are cancelled, as with a connection that is lost without a word."""
+    clock, waited = SimClock(), list[float]()
+    count = 0
+
+    async def watch(running: asyncio.Future[Any], job: SparkJob) -> Any:
+        nonlocal count
+        count += 1
+        if count % 10 == 0:
+            waited.append(job.overdue_s)
+            await clock.sleep(job.overdue_s)
+            raise Overdue("too long")
+        await clock.sleep(0.2 + 1e-6 * job.events)
+        return await running
+
+    async def main() -> None:
+        jobs = Jobs(
+            lambda job: {},
+            threads=AtOnce(),
+            clock=clock,
+            gather_s=0.05,
+            pacer=Pacer(target_s=2.0, max_events=10_000_000, overlap=False),
+            watch=watch,
+        )
+        at = 0
+        while count < 200:
+            with suppress(NotHandled):
+                at = await jobs.handle(part("0", at, at + 10_000_000), alone=False)
+
+    run_virtual(main())
+    assert len(waited) == 20
+    assert max(waited) <= 100
 
 
 def test_a_job_that_is_full_waits_for_no_others() -> None:

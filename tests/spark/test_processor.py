@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -471,17 +472,53 @@ def test_each_of_two_tables_has_everything_after_a_crash_between_their_commits(
     assert counted(tables[0].parent) == counted(tables[1].parent) == sent(hub)
 
 
-def test_what_the_table_has_already_says_nothing_about_the_pace(
+def test_what_is_left_out_comes_again_although_a_table_had_all_of_it(
     spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 200, partitions=2)
+    one = DeltaSink(tmp_path / "table")
+    elsewhere: Counter[str] = Counter()
+    calls: list[str] = []
+
+    def on_batch(df: DataFrame, batch: SparkBatch) -> None:
+        one.write(df, batch)
+        calls.append(str(batch))
+        if len(calls) == 1:
+            raise SinkUnavailable("for a moment, and the table has it")
+        for each in batch.ranges:
+            if len(calls) == 2 and each.partition == "0":
+                batch.leave_out({"0": SinkUnavailable("its target does not answer")})
+            else:
+                elsewhere[each.partition] += len(each)
+
+    processor(spark, hub, tmp_path, on_batch=on_batch, retry_s=0.05).run(until_drained=True)
+    assert counted(tmp_path) == sent(hub)
+    assert elsewhere == _positions(tmp_path, hub)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_what_the_table_has_already_says_nothing_about_the_pace(
+    spark: SparkSession, tmp_path: Path, planned: bool
 ) -> None:
     """To pass it over takes no time, whatever its size: the next jobs would be far too large."""
     hub, told = make_hub(tmp_path, 1_000), list[Progress]()
     hub.send([lh.EventData(b"no JSON")])
-    processor(spark, hub, tmp_path, dead_letters=dead(tmp_path)).run(until_drained=True)
+    sink = DeltaSink(tmp_path / "table")
+
+    def transformed(df: DataFrame, batch: SparkBatch) -> None:
+        sink.write(df.where("count > 0"), batch)
+
+    settings = {
+        "on_batch": transformed if planned else sink.write,
+        "dead_letters": dead(tmp_path),
+        "on_progress": told.append,
+    }
+    processor(spark, hub, tmp_path, **settings).run(until_drained=True)
     (letter,) = letters_of(tmp_path)
     assert asyncio.run(dead(tmp_path).purge(lh.LetterFilter())) == 1
     (tmp_path / "leases.db").unlink()
-    again = processor(spark, hub, tmp_path, dead_letters=dead(tmp_path), on_progress=told.append)
+    told.clear()
+    again = processor(spark, hub, tmp_path, **settings)
     again.run(until_drained=True)
     assert counted(tmp_path) == sent(hub)
     assert told == []

@@ -32,8 +32,8 @@ class SparkBatch:
     """Of the feed as it is now; None: nobody will notice that it was rolled back."""
     _seconds: dict[str, float] = field(default_factory=dict, repr=False)
     _left_out: dict[str, SinkUnavailable | None] = field(default_factory=dict, repr=False)
-    _written: list[bool] = field(default_factory=list, repr=False)
-    """One for each sink that has all of it already."""
+    _sinks: list[bool] = field(default_factory=list, repr=False)
+    """As each sink begins to commit, or has nothing to do: whether it had all of it before."""
 
     @property
     def events(self) -> int:
@@ -59,17 +59,18 @@ class SparkBatch:
         """Dead letters of events that do not decode and that no job has read, as after ``limit`` or
         a join with an empty table. The processor does it when ``on_batch`` has returned; whoever
         commits where the batch ends does it before that, or a crash in between would lose them."""
+        self._sinks.append(False)
         if self._source is not None:
             self._source.put_letters()
 
     def has_been_written(self) -> None:
         """A sink has all of it already, and does nothing."""
-        self._written.append(True)
+        self._sinks.append(True)
 
     @property
-    def _needs_nothing(self) -> bool:
-        """A sink has it, and nobody else has worked on it: it says nothing about the pace."""
-        return bool(self._written) and not (self._source is not None and self._source.used)
+    def _had_before(self) -> bool:
+        """Every sink had all of it: no job was needed, so how long it took says nothing."""
+        return bool(self._sinks) and all(self._sinks) and not self._left_out
 
     def lost(self) -> frozenset[str]:
         """Partitions that another instance may have by now; whatever this batch has of them must

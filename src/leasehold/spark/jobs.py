@@ -35,6 +35,9 @@ LOOK_S = 0.25
 QUICK_JOBS = 16
 """After so many jobs in a row that needed no more time, none is given any more. Fewer would not do:
 if every second job is slow whatever its size, each would be cancelled for smaller ones."""
+DOUBLED_MAX = 4
+"""How often the time of a partition's jobs may be doubled, once one of them was done: a job that
+hangs now and then must not hold it up for longer and longer."""
 LOST = "the lease was not certain any more when the job was done, so its part is void"
 Void = Mapping[str, SinkUnavailable | None]
 """By partition: why its part of a job did not take effect; None: its lease was lost."""
@@ -115,7 +118,9 @@ class Jobs:
         self._running: dict[asyncio.Task[None], _Underway] = {}
         self._time = SharedTime()
         self._overdue: Counter[str] = Counter()
-        """By partition: how many of its jobs were overdue, until a row of them is quick again."""
+        """By partition: how many of its jobs were overdue since one was done."""
+        self._doubled: Counter[str] = Counter()
+        """By partition: how often the time of its jobs is doubled because of those before."""
         self._quick: Counter[str] = Counter()
         """Of these partitions: how many jobs in a row were done without more time."""
         self._changed = asyncio.Event()
@@ -282,7 +287,7 @@ class Jobs:
         partitions = [each.partition for each in ranges]
         # Others may be quick meanwhile, and say nothing about what took too long: without more time
         # at each try, a range that cannot be cut further would never be done.
-        more = 2.0 ** max(self._overdue[partition] for partition in partitions)
+        more = 2.0 ** max(self._overdue[each] + self._doubled[each] for each in partitions)
         job = SparkJob(
             tag=f"{self._tag}-{next(self._numbers)}",
             ranges=tuple(ranges),
@@ -297,7 +302,6 @@ class Jobs:
         except (HandlerHung, Overdue) as error:
             if isinstance(error, Overdue):
                 self._overdue.update(partitions)
-                self._done(partitions, quick=False)
             self._pacer.ended(job.events, self._clock.monotonic() - began, finished=False)
             raise
         finally:
@@ -309,11 +313,16 @@ class Jobs:
         return void
 
     def _done(self, partitions: Sequence[str], *, quick: bool) -> None:
-        """``quick``: it was not overdue, and would not have been without more time either."""
-        for partition in self._overdue.keys() & set(partitions):
-            self._quick[partition] = self._quick[partition] + 1 if quick else 0
-            if self._quick[partition] >= QUICK_JOBS:
-                del self._overdue[partition], self._quick[partition]
+        """``quick``: it would have been done without more time, too."""
+        for partition in partitions:
+            if overdue := self._overdue.pop(partition, 0):
+                doubled = self._doubled[partition] + overdue
+                self._doubled[partition] = min(DOUBLED_MAX, doubled)
+                self._quick[partition] = 0
+            elif self._doubled[partition]:
+                self._quick[partition] = self._quick[partition] + 1 if quick else 0
+                if self._quick[partition] >= QUICK_JOBS:
+                    del self._doubled[partition], self._quick[partition]
 
 
 def _settle(request: _Request, error: BaseException | None) -> None:

@@ -306,9 +306,9 @@ class SparkProcessor(Processor):
                     raise
                 finally:
                     batch.took("plan", source.planned_s - known_s)
-                if not batch._written:
+                if not any(batch._sinks):  # whoever had it before put them before that commit
                     source.put_letters()
-            if batch._needs_nothing:
+            if batch._had_before:
                 ends = {each.partition: each.end for each in job.ranges}
                 raise StaleBatch("it is written already", ends)
         except StaleBatch:

@@ -26,10 +26,11 @@ BUFFER_MESSAGES, BUFFER_BYTES = 4_000, 8 << 20
 """A partition that nobody reads as fast as it comes is paused at this many, or this much."""
 RESTING_S = 30.0
 """A partition that was not read for so long is no longer fetched: its lease may have moved on."""
-LATE_TRIES, MORE_TRIES = 5, 4
+LATE_TRIES, MORE_TRIES, TRIES_MAX = 5, 4, 80
 """A partition of which nothing came so many times in a row is begun again: the library may have
 lost track of it. Then after four times as many, and so on, for it may just be slow, and what has
-come of a large message or of an aborted transaction is thrown away each time."""
+come of a large message or of an aborted transaction is thrown away each time. Up to this many: in a
+long outage of some brokers the library may lose track at the end."""
 EOF = KafkaError._PARTITION_EOF
 OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 PASSING = client.PASSING | {
@@ -182,7 +183,8 @@ class SharedConsumer:
         patience = self._patience.get(partition, LATE_TRIES)
         if self._late[partition] >= patience:
             self._drop(partition)
-            self._late[partition], self._patience[partition] = 0, MORE_TRIES * patience
+            self._late[partition] = 0
+            self._patience[partition] = min(TRIES_MAX, MORE_TRIES * patience)
 
     def _something_came(self, partition: int) -> None:
         del self._late[partition]

@@ -92,8 +92,6 @@ class Source:
         self._reports = Reports(spark) if has_letters else None
         self.planned_s = 0.0
         """How long it took to plan the DataFrame, if that was needed."""
-        self.used = False
-        """Whether anybody wanted the rows."""
 
     @cached_property
     def df(self) -> DataFrame:
@@ -106,7 +104,7 @@ class Source:
         return from_arrow_schema(self.reading.result)
 
     def _planned(self) -> DataFrame:
-        self.used, began = True, monotonic()
+        began = monotonic()
         work = _all_rows if self._reports is None else self._reports.beside_rows()
         df = self._numbers().mapInArrow(_by_batch(self._read(work)), self._schema)
         self.planned_s = monotonic() - began
@@ -115,7 +113,6 @@ class Source:
     def collect(self, work: Work) -> list[Any]:
         """Whatever ``work`` makes of each task's rows. Where there is a context, without Spark SQL:
         to plan a query, and all that goes with it, is half of what an empty job costs."""
-        self.used = True
         if self._reports is None:
             return self._collected(lambda task, rows: work(rows))
         return self._reports.taken_from(self._collected(self._reports.among_results(work)))
