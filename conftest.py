@@ -95,6 +95,16 @@ def _refuse() -> NoReturn:
     pytest.fail("--unit starts no server: mark this test with pytest.mark.servers")
 
 
+@pytest.fixture(autouse=True)
+def servers_are_named(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test whose fixture asks for a server by name only would fail in ``make unit``."""
+    yield
+    item: pytest.Item = request.node
+    asked = STARTING & set(request.fixturenames)
+    if asked and not (_needs_servers(item) or _takes_s(item)):
+        pytest.fail(f"mark this test with pytest.mark.servers: it uses {', '.join(sorted(asked))}")
+
+
 def _takes_s(item: pytest.Item) -> float:
     mark = item.get_closest_marker("takes_s")
     return float(mark.args[0]) if mark else 0.0

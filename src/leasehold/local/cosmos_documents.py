@@ -155,13 +155,17 @@ class CosmosDocuments:
         return self._connection.container
 
     def _prepare(self) -> None:
-        settings = self._connection.settings
-        database = self._connection.database
+        settings, container = self._connection.settings, self._connection.container
         try:
-            about = self._connection.container.read()
+            about = container.read()
         except CosmosResourceNotFoundError:
-            database.create_container_if_not_exists(settings.container, PartitionKey(KEY_PATH))
-            return
+            try:
+                self._connection.database.create_container(
+                    settings.container, PartitionKey(KEY_PATH)
+                )
+                return
+            except CosmosResourceExistsError:  # several begin at once, and another was quicker
+                about = container.read()
         paths = about["partitionKey"]["paths"]
         if paths != [KEY_PATH]:
             raise BadInput(

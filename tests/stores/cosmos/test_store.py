@@ -1,9 +1,10 @@
 """Leases in a Cosmos DB container, on the endpoint."""
 
 import asyncio
+from uuid import uuid4
 
 import pytest
-from azure.cosmos import CosmosClient, PartitionKey
+from azure.cosmos import CosmosClient, DatabaseProxy, PartitionKey
 from support.cosmos import Served
 
 from leasehold import open_store
@@ -68,3 +69,30 @@ def test_a_container_for_something_else_and_a_server_that_is_away_are_said(serve
     missing = url_of(served).replace("/homes/", "/nowhere/")
     with pytest.raises(BadInput, match="no such database"):
         asyncio.run(open_store(missing).snapshot(group))
+
+
+@pytest.mark.parametrize("key_path", ["/group", "/id"])
+def test_another_may_make_the_container_at_the_same_moment(
+    served: Served, key_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look that finds none and the request that makes it."""
+    name, group = f"made-{uuid4().hex[:8]}", any_group()
+    store = open_store(url_of(served, name))
+    make = DatabaseProxy.create_container
+
+    def late(*arguments: object, **named: object) -> object:
+        with CosmosClient(served.url, served.key) as client:
+            make(client.get_database_client("homes"), name, PartitionKey(key_path))
+        return make(*arguments, **named)
+
+    async def scene() -> None:
+        await store.create(group, {"0": EARLIEST})
+        assert len((await store.snapshot(group)).leases) == 1
+
+    monkeypatch.setattr(DatabaseProxy, "create_container", late)
+    if key_path == "/group":
+        asyncio.run(scene())
+    else:
+        with pytest.raises(BadInput, match="partition key /id"):
+            asyncio.run(scene())
+    asyncio.run(store.close())

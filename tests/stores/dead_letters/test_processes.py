@@ -22,6 +22,7 @@ from leasehold.ports import LetterFilter
 from leasehold.stores import open_dead_letters
 from leasehold.testing.check_dead_letters import any_letter
 
+pytestmark = pytest.mark.servers
 GROUP = Group(namespace="homes.local", feed="sensors", name="alerts")
 ALL = LetterFilter()
 PUTS = 5
