@@ -27,10 +27,23 @@ def test_java():
     local_session(1)
 """
 
+BY_NAME = """
+import pytest
 
-def run(folder, text):
+@pytest.fixture
+def azurite(): pass
+@pytest.fixture
+def store(request): return request.getfixturevalue("azurite")
+
+def test_it(store): pass
+@pytest.mark.servers
+def test_marked(store): pass
+"""
+
+
+def run(folder, text, *options):
     (folder / "test_it.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "--unit", "-p", "no:cacheprovider", "-c"]
+    command = [sys.executable, "-m", "pytest", *options, "-p", "no:cacheprovider", "-c"]
     return subprocess.run(
         [*command, ROOT / "pyproject.toml", f"--rootdir={ROOT}", "-p", "conftest", folder],
         cwd=ROOT,
@@ -46,11 +59,17 @@ def run(folder, text):
 
 
 def test_what_needs_a_server_or_takes_long_is_left_out(tmp_path):
-    done = run(tmp_path, MARKED)
+    done = run(tmp_path, MARKED, "--unit")
     assert "1 passed, 4 deselected" in done.stdout, done.stdout + done.stderr
 
 
 def test_what_starts_a_server_all_the_same_fails(tmp_path):
-    done = run(tmp_path, UNMARKED)
+    done = run(tmp_path, UNMARKED, "--unit")
     assert "2 failed" in done.stdout, done.stdout + done.stderr
     assert "pytest.mark.servers" in done.stdout
+
+
+def test_who_asks_for_a_server_by_name_is_noticed_in_every_run(tmp_path):
+    done = run(tmp_path, BY_NAME)
+    assert "2 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "pytest.mark.servers: it uses azurite" in done.stdout
