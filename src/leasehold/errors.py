@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,10 +60,22 @@ class StaleBatch(LeaseholdError):
 
     def __init__(self, message: str, begin_at: Mapping[str, int | SinkUnavailable | None]) -> None:
         super().__init__(message)
-        self.begin_at = dict(begin_at)
+        self.begin_at = {name: _begin_at(name, at) for name, at in begin_at.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (*self.args, self.begin_at)
+
+
+def _begin_at(partition: str, at: Any) -> int | SinkUnavailable | None:
+    if at is None or isinstance(at, SinkUnavailable):
+        return at
+    try:
+        return operator.index(at)  # of numpy, too
+    except TypeError:
+        raise BadInput(
+            f"StaleBatch takes a sequence, None or a SinkUnavailable for partition {partition}, "
+            f"not {at!r}"
+        ) from None
 
 
 class LetterRefused(LeaseholdError):

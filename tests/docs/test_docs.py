@@ -38,13 +38,17 @@ PAGES = [
     ),
     *sorted(page for name in ("docs", "homes/docs") for page in (ROOT / name).rglob("*.md")),
 ]
+BROKERS = "kafka://b1:9092,b2:9092"
 SNIPPETS = [
-    pytest.param(text, id=f"{page.relative_to(ROOT)}:{number}")
+    pytest.param(
+        text,
+        id=f"{page.relative_to(ROOT)}:{number}",
+        marks=[pytest.mark.servers] if BROKERS in text else [],
+    )
     for page in PAGES
     for number, text in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S))
     if not re.match(r"# \w+\.py\n", text)  # a file of the reader's: tests/tools/test_wheel.py
 ]
-BROKERS = "kafka://b1:9092,b2:9092"
 TWICE = """
 import sys
 code = compile(sys.stdin.read(), "snippet", "exec")

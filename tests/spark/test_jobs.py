@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from support.at_once import AtOnce
 
 from leasehold.clock import SystemClock
 from leasehold.core.ranges import Range, there
-from leasehold.errors import SinkUnavailable, StaleBatch
+from leasehold.errors import BadInput, SinkUnavailable, StaleBatch
 from leasehold.processor.handlers import NotHandled
 from leasehold.processor.threads import HandlerThreads
 from leasehold.spark.jobs import Jobs, Overdue, SparkJob
@@ -430,7 +431,7 @@ def test_an_overdue_job_blames_nobody_and_makes_the_next_ones_smaller() -> None:
     assert isinstance(one, NotHandled)
     assert isinstance(two, NotHandled)
     assert end == 200, "800 events within 0 s, of which it may be a quarter of the target"
-    assert limits == [6.0, inf]
+    assert limits == [6.0, 12.0]
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -650,3 +651,219 @@ def test_in_a_backlog_spark_waits_for_the_first_two_jobs_and_hardly_for_any_othe
     spark = run_virtual(main())
     assert len(spark.idle_s) > 20
     assert sum(spark.idle_s) < 2.8 * spark.ahead_s
+
+
+@pytest.mark.parametrize("costly", [1, 2])
+@pytest.mark.parametrize("times", [100, 1_000, 10_000])
+def test_a_partition_whose_events_cost_far_more_has_jobs_of_its_own(
+    costly: int, times: int
+) -> None:
+    """Or it would be tried again and again as large as the quick ones allow."""
+    clock, longest_s, overdue = SimClock(), 0.0, 0
+    done: dict[str, int] = {str(number): 0 for number in range(16)}
+    at: dict[str, list[float]] = {name: [0.0] for name in done}
+
+    def seconds(each: Range) -> float:
+        return len(each) * (times if int(each.partition) < costly else 1) / 1e6
+
+    async def watch(running: asyncio.Future[Any], job: SparkJob) -> Any:
+        nonlocal longest_s, overdue
+        needs_s = 0.1 + sum(map(seconds, job.ranges))
+        longest_s = max(longest_s, min(needs_s, job.overdue_s))
+        await clock.sleep(min(needs_s, job.overdue_s))
+        if job.overdue_s < needs_s:
+            overdue += 1
+            raise Overdue("too long")
+        return await running
+
+    async def main() -> None:
+        pacer = Pacer(target_s=2.0, max_events=4_000_000, overlap=True)
+        jobs = Jobs(
+            lambda job: {}, threads=AtOnce(), clock=clock, gather_s=0.05, pacer=pacer, watch=watch
+        )
+        began = clock.monotonic()
+
+        async def pump(name: str) -> None:
+            while clock.monotonic() < began + 600:
+                wanted = part(name, done[name], done[name] + max(1, pacer.claim_events // 16))
+                with suppress(NotHandled):
+                    done[name] = await jobs.handle(wanted, alone=False)
+                    at[name].append(clock.monotonic() - began)
+
+        await asyncio.gather(*map(pump, done))
+
+    run_virtual(main())
+    assert overdue <= 4
+    assert longest_s <= 36.0
+    assert max(b - a for each in at.values() for a, b in pairwise(each)) <= 60
+    for number in range(16):
+        alone = 600e6 / (times if number < costly else 1)
+        assert done[str(number)] > alone / 100, f"partition {number}"
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_jobs_that_hang_one_after_the_other_are_not_waited_for_without_end(cold: bool) -> None:
+    clock, limits = SimClock(), list[float]()
+    hang = range(1, 4) if cold else range(20, 23)
+    count = 0
+
+    async def watch(running: asyncio.Future[Any], job: SparkJob) -> Any:
+        nonlocal count
+        count += 1
+        if count in hang:
+            limits.append(job.overdue_s)
+            await clock.sleep(job.overdue_s)
+            raise Overdue("too long")
+        await clock.sleep(0.2 + 1e-6 * job.events)
+        return await running
+
+    async def main() -> None:
+        jobs = Jobs(
+            lambda job: {},
+            threads=AtOnce(),
+            clock=clock,
+            gather_s=0.05,
+            pacer=Pacer(target_s=2.0, max_events=10_000_000, overlap=False),
+            watch=watch,
+        )
+        at = 0
+        while count < 40:
+            with suppress(NotHandled):
+                at = await jobs.handle(part("0", at, at + 10_000_000), alone=False)
+
+    run_virtual(main())
+    assert limits == ([60.0, 120.0, 24.0] if cold else [6.0, 12.0, 24.0])
+
+
+def on_virtual_time(job: Callable[[Sequence[Range]], Any], count: int, **more: Any) -> list[Any]:
+    """So many partitions ask for a job in the same moment: how each ended."""
+
+    async def main() -> list[Any]:
+        jobs = Jobs(
+            lambda made: job(made.ranges) or {},
+            threads=AtOnce(),
+            gather_s=0.01,
+            pacer=Pacer(target_s=2.0, max_events=1_000_000, overlap=False),
+            **({"clock": SimClock(), "watch": lambda running, job: running} | more),
+        )
+        asked = [jobs.handle(part(str(each), 0, 5), alone=False) for each in range(count)]
+        together = asyncio.gather(*asked, return_exceptions=True)
+        return await asyncio.wait_for(together, timeout=3600)
+
+    return run_virtual(main())
+
+
+def test_during_a_stop_no_job_is_begun_after_one_that_failed() -> None:
+    ran: list[Sequence[Range]] = []
+
+    def job(ranges: Sequence[Range]) -> None:
+        ran.append(ranges)  # and then a stop is asked for
+        raise ValueError("a passing failure")
+
+    ended = on_virtual_time(job, 16, stopping=lambda: bool(ran))
+    assert len(ran) == 1
+    assert all(isinstance(each, NotHandled) for each in ended)
+
+
+def test_what_has_to_go_while_others_are_tried_again_is_in_no_further_job() -> None:
+    clock, began = SimClock(), list[float]()
+
+    def since() -> float:
+        began.append(clock.monotonic())
+        return began[-1] - began[0]
+
+    def job(ranges: Sequence[Range]) -> None:
+        names = {each.partition for each in ranges}
+        assert "15" not in names or since() < 5.0, "its lease had to go at 5 s"
+        if "0" in names:
+            raise ValueError("poison")
+
+    async def watch(running: asyncio.Future[Any], job: SparkJob) -> Any:
+        await clock.sleep(2.0)
+        return await running
+
+    ended = on_virtual_time(
+        job, 16, clock=clock, watch=watch, wants=lambda partition: partition != "15" or since() < 5
+    )
+    assert isinstance(ended[0], ValueError)
+    assert ended[1:15] == [5] * 14
+    assert isinstance(ended[15], NotHandled)
+
+
+def test_a_sequence_of_numpy_is_one() -> None:
+    ran: list[Sequence[Range]] = []
+
+    def job(ranges: Sequence[Range]) -> None:
+        ran.append(ranges)
+        if len(ranges) == 3:
+            raise StaleBatch("written already", {"0": np.int64(5)})
+
+    assert on_virtual_time(job, 3) == [5, 5, 5]
+
+
+def test_whatever_a_job_answers_everybody_is_told_something() -> None:
+    ended = on_virtual_time(lambda ranges: {"1": "its target does not answer"}, 3)
+    assert ended[0] == 5
+    assert all(isinstance(each, BaseException) for each in ended[1:])
+
+
+def test_a_stale_batch_says_what_it_takes() -> None:
+    with pytest.raises(BadInput, match="for partition 7, not 'the end'"):
+        StaleBatch("written already", {"7": "the end"})  # type: ignore[dict-item]
+
+
+def test_a_partition_is_never_in_two_calls_even_if_the_first_was_given_up() -> None:
+    """It waits for something other than Spark, and its lease comes back to the same instance."""
+    end, at_work, most = threading.Event(), list[str](), 0
+    given_up = asyncio.Event()
+
+    def slow(job: SparkJob) -> Any:
+        nonlocal most
+        at_work.append(job.tag)
+        most = max(most, len(at_work))
+        end.wait(60)
+        at_work.remove(job.tag)
+        return {}
+
+    async def watch(running: asyncio.Future[Any], job: SparkJob) -> Any:
+        if not given_up.is_set():
+            given_up.set()
+            raise NotHandled("lost")
+        return await running
+
+    async def main() -> None:
+        jobs = Jobs(
+            slow,
+            threads=HandlerThreads("test"),
+            clock=SystemClock(),
+            gather_s=0.01,
+            pacer=Pacer(target_s=2.0, max_events=100, overlap=False),
+            watch=watch,
+        )
+        with pytest.raises(NotHandled, match="lost"):
+            await jobs.handle(part("0", 0, 5), alone=False)
+        again = asyncio.ensure_future(jobs.handle(part("0", 0, 5), alone=False))
+        other = asyncio.ensure_future(jobs.handle(part("1", 0, 5), alone=False))
+        await asyncio.sleep(0.5)
+        assert not again.done()
+        end.set()
+        assert await asyncio.gather(again, other) == [5, 5]
+
+    asyncio.run(main())
+    assert most == 2, "partition 1 did not wait"
+
+
+def test_a_job_has_no_more_bytes_than_allowed() -> None:
+    sizes = {"0": 10.0, "1": 1.0, "2": 200.0}
+
+    def bytes_of(ranges: Sequence[Range]) -> float:
+        return sum(len(each) * sizes[each.partition] for each in ranges)
+
+    wanted = [part("0", 0, 5), part("1", 0, 50), part("2", 0, 5), part("1", 50, 60)]
+    ran, ended = run(lambda ranges: None, wanted, max_bytes=100, bytes_of=bytes_of)
+    assert ran == [
+        (part("0", 0, 5), part("1", 0, 50)),
+        (part("2", 0, 1),),  # one event at least
+        (part("1", 50, 60),),
+    ]
+    assert ended["2"] == 1

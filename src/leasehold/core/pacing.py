@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from statistics import median
 
 from leasehold.core.ranges import Range, pick
@@ -28,6 +27,9 @@ says nothing any more."""
 DOUBT, FEW = 1.3, 4
 OVERDUE = 3.0
 """A cycle that takes so many times as long as it should is not waited for."""
+COLD = 10.0
+"""Until one has ended, cycles may take so many times as long: of them nothing is known, and there
+is much to load."""
 QUICK = 0.25
 """A cycle that takes no more of its target than this: most of it may be what is fixed."""
 KEPT = 0.95
@@ -53,6 +55,8 @@ class Pacing:
     fixed_s: float = 0.0
     """What a cycle costs whatever its size, as far as known."""
     seen: tuple[Cycle, ...] = ()
+    cold: bool = True
+    """No cycle has ended yet."""
     alike: int = 0
     """How many of the last cycles were as large as they might be, and all of about one size."""
 
@@ -63,10 +67,11 @@ class Pacing:
 
     @property
     def overdue_s(self) -> float:
-        """How long a cycle that begins now may take, before smaller ones are tried instead. The
-        first one, and the first after one that was cancelled, take as long as they take, and those
-        after it may: so something is done, and learned, whatever it costs."""
-        return OVERDUE * max(self.wanted_s, _typical(self.seen)[1]) if self.seen else inf
+        """How long a cycle that begins now may take, before smaller ones are tried instead. What
+        was cancelled is to be given twice as long each time it comes again: so it is done in the
+        end, whatever it costs, and nothing is waited for without end."""
+        usual_s = _typical(self.seen)[1] if self.seen else 0.0
+        return OVERDUE * max(self.wanted_s, usual_s) * (COLD if self.cold else 1.0)
 
     @property
     def second(self) -> bool:
@@ -106,8 +111,9 @@ class Pacing:
         return replace(self, events=max(1, min(int(events), self.events)), seen=(), alike=0)
 
     def _learned(self, cycle: Cycle) -> Pacing:
-        known = _fits(cycle, self.seen)
-        before = self if known else replace(self, seen=(), fixed_s=0.0)
+        before = replace(self, cold=False)
+        if not _fits(cycle, self.seen):
+            before = replace(before, seen=(), fixed_s=0.0)
         seen = _consistent((*before.seen, cycle)[-SEEN_MAX:])
         fixed_s = _fixed_s(seen)
         if fixed_s is not None:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from leasehold.core.model import Group
 from leasehold.core.ranges import Range
-from leasehold.errors import PositionGone, SinkUnavailable
+from leasehold.errors import BadInput, PositionGone, SinkUnavailable
 from leasehold.sinks import History
 from leasehold.spark.reading.frames import Source, collected
 
@@ -84,9 +84,17 @@ class SparkBatch:
         tell."""
         return self._confirm(partitions)
 
+    @property
+    def _done(self) -> tuple[Range, ...]:
+        """Without what was left out."""
+        return tuple(each for each in self.ranges if each.partition not in self._left_out)
+
     def leave_out(self, partitions: Mapping[str, SinkUnavailable | None]) -> None:
         """Whatever else is written of this batch, nothing of these partitions is: their events come
         again, here or elsewhere. Each with the reason, or None if its lease is lost."""
+        for why in partitions.values():
+            if why is not None and not isinstance(why, SinkUnavailable):
+                raise BadInput(f"leave_out takes None or a SinkUnavailable as the reason: {why!r}")
         self._left_out.update(partitions)
 
     def numbers_at_end(self) -> Mapping[str, int]:

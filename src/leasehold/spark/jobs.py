@@ -11,6 +11,7 @@ quick is cut if they have become slow.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -27,20 +28,24 @@ from leasehold.ports import Clock
 from leasehold.processor.handlers import NotHandled
 from leasehold.spark.pacer import Pacer, SharedTime
 
+log = logging.getLogger("leasehold.spark")
 TRIES_TOGETHER = 2
 CUT_FROM = 2
 """A range so many times as long as a job may be is cut. Less is not worth two jobs."""
+ROUNDED = 0.01
+"""How much larger than allowed a job may be, since shares of it are rounded."""
 LOOK_S = 0.25
 """How often those that wait for a job are looked at: their lease may have to go."""
-QUICK_JOBS = 16
-"""After so many jobs in a row that needed no more time, none is given any more. Fewer would not do:
-if every second job is slow whatever its size, each would be cancelled for smaller ones."""
-DOUBLED_MAX = 4
-"""How often the time of a partition's jobs may be doubled, once one of them was done: a job that
-hangs now and then must not hold it up for longer and longer."""
+QUICK_JOBS = 8
+"""After one that was overdue, jobs have twice as long, until so many in a row did not need it: if
+every few jobs one is slow whatever its size, each would be cancelled for smaller ones. More than
+twice would be too much: a job that hangs now and then holds its partition up for all of it."""
 LOST = "the lease was not certain any more when the job was done, so its part is void"
+NOT_BEGUN = "no job was begun for it"
 Void = Mapping[str, SinkUnavailable | None]
 """By partition: why its part of a job did not take effect; None: its lease was lost."""
+Untaken = dict[str, SinkUnavailable | NotHandled]
+"""By partition: what its pump is told instead of that it was done."""
 
 
 class SparkGone(SinkUnavailable):
@@ -86,6 +91,8 @@ class _Underway(NamedTuple):
     began_at: float
     next_at: float
     """When another may begin beside it."""
+    apart: bool
+    """It is of a partition that has jobs of its own, and says nothing of the others."""
 
 
 Watched = Callable[[asyncio.Future[Void], SparkJob], Awaitable[Void]]
@@ -102,27 +109,33 @@ class Jobs:
         pacer: Pacer,
         watch: Watched,
         tag: str = "leasehold",
+        max_bytes: float = inf,
+        bytes_of: Callable[[Sequence[Range]], float] = lambda ranges: 0.0,
         wants: Callable[[str], bool] = lambda partition: True,
         holder: Callable[[str], object] = lambda partition: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """``watch`` awaits a job that runs in a thread, and says what becomes of one that does not
-        end. If it raises ``SparkGone``, no job is begun any more. ``wants``: whether a partition
+        end. If it raises ``SparkGone``, no job is begun any more. ``bytes_of``: about how large
+        the events of ranges are; a job has ``max_bytes`` of them. ``wants``: whether a partition
         still wants the job that it waits for. ``holder``: who holds a partition's lease now. While
         ``stopping`` none is begun."""
         self._run, self._threads, self._clock = run, threads, clock
         self._gather_s, self._pacer, self._watch = gather_s, pacer, watch
         self._tag, self._numbers = tag, count(1)
+        self._max_bytes, self._bytes_of = max_bytes, bytes_of
         self._wants, self._stopping, self._holder = wants, stopping, holder
         self._waiting: list[_Request] = []
         self._running: dict[asyncio.Task[None], _Underway] = {}
         self._time = SharedTime()
         self._overdue: Counter[str] = Counter()
         """By partition: how many of its jobs were overdue since one was done."""
-        self._doubled: Counter[str] = Counter()
-        """By partition: how often the time of its jobs is doubled because of those before."""
-        self._quick: Counter[str] = Counter()
-        """Of these partitions: how many jobs in a row were done without more time."""
+        self._longer: dict[str, int] = {}
+        """Partitions whose jobs have twice as long: how many in a row did not need it."""
+        self._apart: dict[str, Pacer] = {}
+        """Partitions that have jobs of their own, each with its own pace."""
+        self._abandoned: set[str] = set()
+        """Partitions of calls that were given up and have not ended: none begins beside them."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._gone: SparkGone | None = None
@@ -146,11 +159,11 @@ class Jobs:
             self._changed.clear()
             self._drop_unwanted()
             wait_s = LOOK_S
-            while self._waiting and not self._stopping():
-                wait_s = self._begins_in_s()
+            while (ready := self._ready()) and not self._stopping():
+                wait_s = self._begins_in_s(ready)
                 if wait_s > 0:
                     break
-                self._begin(self._take())
+                self._begin(self._take(ready))
                 wait_s = LOOK_S
             with suppress(TimeoutError):
                 await within(self._clock, min(wait_s, LOOK_S), self._changed.wait())
@@ -162,14 +175,17 @@ class Jobs:
                 self._waiting.remove(request)
             elif self._gone is not None or not self._wants(request.range.partition):
                 self._waiting.remove(request)
-                _settle(request, self._gone or NotHandled("no job was begun for it"))
+                _settle(request, self._gone or NotHandled(NOT_BEGUN))
 
-    def _begins_in_s(self) -> float:
+    def _ready(self) -> list[_Request]:
+        return [each for each in self._waiting if each.range.partition not in self._abandoned]
+
+    def _begins_in_s(self, ready: Sequence[_Request]) -> float:
         """When the next job may begin, if nothing else happens until then."""
         now = self._clock.monotonic()
-        gathered_at = min(each.asked_at for each in self._waiting) + self._gather_s
-        sizes = [len(each.range) for each in self._waiting]
-        if not self._fits([*sizes, max(sizes)]):
+        gathered_at = min(each.asked_at for each in ready) + self._gather_s
+        ranges = [each.range for each in ready]
+        if not self._fits([*ranges, max(ranges, key=len)]) or self._is_alone(ready[0]):
             gathered_at = now  # one more like these would be for the job after it
         if not self._running:
             return gathered_at - now
@@ -177,38 +193,54 @@ class Jobs:
             return LOOK_S
         return max(gathered_at, *(each.next_at for each in self._running.values())) - now
 
-    def _take(self) -> list[_Request]:
+    def _take(self, ready: Sequence[_Request]) -> list[_Request]:
         """Those that wait longest, as many as a job may have; one that failed before, alone."""
-        first, *others = self._waiting
-        some, sizes = [self._cut(first)], [len(first.range)]
-        for each in [] if first.alone else [each for each in others if not each.alone]:
-            sizes.append(len(each.range))
-            if not self._fits(sizes):
-                break
-            some.append(each)
+        first, *others = ready
+        some, ranges = [self._cut(first)], [first.range]
+        if not self._is_alone(first):
+            for each in others:
+                if self._is_alone(each):
+                    continue
+                ranges.append(each.range)
+                if not self._fits(ranges):
+                    break
+                some.append(each)
         begun = {each.done for each in some}
         self._waiting = [each for each in self._waiting if each.done not in begun]
         return some
 
-    def _fits(self, sizes: Sequence[int]) -> bool:
-        """Whether ranges of these sizes are one job. Shares of what it may have are rounded, and
-        the last one of them is not worth a job of its own."""
+    def _is_alone(self, request: _Request) -> bool:
+        return request.alone or request.range.partition in self._apart
+
+    def _fits(self, ranges: Sequence[Range]) -> bool:
+        """Whether these are one job. Shares of what it may have are rounded, and the last one of
+        them is not worth a job of its own."""
         most = self._pacer.events
-        return sum(sizes) <= most + min(len(sizes), most // 100)
+        if sum(map(len, ranges)) > most + min(len(ranges), most // 100):
+            return False
+        return self._bytes_of(ranges) <= self._max_bytes * (1 + ROUNDED)
 
     def _cut(self, request: _Request) -> _Request:
         """What was claimed before the pace became slow may be far more than a job may have now."""
-        wanted, most = request.range, self._pacer.events
-        if request.whole or len(wanted) <= CUT_FROM * most:
+        wanted, most = request.range, self._pacer_of([request.range]).events
+        events = most if len(wanted) > CUT_FROM * most else len(wanted)
+        if (size := self._bytes_of([wanted])) > self._max_bytes * (1 + ROUNDED):
+            events = max(1, min(events, int(len(wanted) * self._max_bytes / size)))
+        if request.whole or events == len(wanted):
             return request
-        return replace(request, range=replace(wanted, end=wanted.first + most))
+        return replace(request, range=replace(wanted, end=wanted.first + events))
+
+    def _pacer_of(self, ranges: Sequence[Range]) -> Pacer:
+        (first, *others) = ranges
+        return self._pacer if others else self._apart.get(first.partition, self._pacer)
 
     def _begin(self, requests: Sequence[_Request]) -> None:
         task = asyncio.ensure_future(self._attempt(requests))
         events, now = sum(len(each.range) for each in requests), self._clock.monotonic()
+        apart = requests[0].range.partition in self._apart
         full = self._pacer.is_full(events)
-        next_at = now + self._pacer.begin_next_s(events, full=full)
-        self._running[task] = _Underway(events, full, now, next_at)
+        next_at = now if apart else now + self._pacer.begin_next_s(events, full=full)
+        self._running[task] = _Underway(events, full, now, next_at, apart)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -219,6 +251,8 @@ class Jobs:
     def _left_alone(self, job: _Underway) -> _Underway:
         """It shared the cores with the one that has ended: so far it did about half of what it
         would have done alone."""
+        if job.apart:
+            return job
         now = self._clock.monotonic()
         worked_s = (now - job.began_at) / 2
         begin_next_s = self._pacer.begin_next_s(job.events, full=job.full)
@@ -227,20 +261,19 @@ class Jobs:
     async def _attempt(self, requests: Sequence[_Request]) -> None:
         try:
             error, void = await self._together([request.range for request in requests])
+            passing = isinstance(error, SinkUnavailable | NotHandled)
+            if error is None or len(requests) == 1 or passing:
+                for request in requests:
+                    _settle(request, error or void.get(request.range.partition))
+                return
         except BaseException as error:  # it was cancelled, and so nobody is told otherwise
             for request in requests:
                 _settle(request, error)
             raise
-        if error is None or len(requests) == 1 or isinstance(error, SinkUnavailable | NotHandled):
-            for request in requests:
-                _settle(request, error or void.get(request.range.partition))
-            return
         for request in requests:
             await self._attempt([request])
 
-    async def _together(
-        self, ranges: Sequence[Range]
-    ) -> tuple[BaseException | None, dict[str, SinkUnavailable]]:
+    async def _together(self, ranges: Sequence[Range]) -> tuple[BaseException | None, Untaken]:
         tries = 1 if len(ranges) == 1 else TRIES_TOGETHER
         for _ in range(tries):
             error, void = await self._job(ranges)
@@ -248,16 +281,20 @@ class Jobs:
                 break
         return error, void
 
-    async def _job(
-        self, ranges: Sequence[Range]
-    ) -> tuple[BaseException | None, dict[str, SinkUnavailable]]:
+    async def _job(self, ranges: Sequence[Range]) -> tuple[BaseException | None, Untaken]:
         """What it failed with, and by partition why its part did not take effect. What a sink has
-        in part is done in two jobs: one of what it has, and then one of the rest."""
+        in part is done in two jobs: one of what it has, and then one of the rest. Between jobs a
+        lease may have to go, or all of them."""
         left = [each for each in ranges if len(each)]
-        void: dict[str, SinkUnavailable] = {}
+        void: Untaken = {}
         while left:
             if self._gone is not None:
                 return self._gone, void
+            over = {each.partition for each in left if self._is_over(each.partition)}
+            if over:
+                void |= {partition: NotHandled(NOT_BEGUN) for partition in over}
+                left = [each for each in left if each.partition not in over]
+                continue
             try:
                 out = await self._watched(left)
             except SparkGone as gone:
@@ -283,15 +320,18 @@ class Jobs:
             void |= {partition: why or SinkUnavailable(LOST) for partition, why in out.items()}
         return None, void
 
+    def _is_over(self, partition: str) -> bool:
+        return self._stopping() or not self._wants(partition) or partition in self._abandoned
+
     async def _watched(self, ranges: Sequence[Range]) -> Void:
-        partitions = [each.partition for each in ranges]
+        partitions, pacer = [each.partition for each in ranges], self._pacer_of(ranges)
         # Others may be quick meanwhile, and say nothing about what took too long: without more time
         # at each try, a range that cannot be cut further would never be done.
-        more = 2.0 ** max(self._overdue[each] + self._doubled[each] for each in partitions)
+        more = 2.0 ** max(self._overdue[each] + (each in self._longer) for each in partitions)
         job = SparkJob(
             tag=f"{self._tag}-{next(self._numbers)}",
             ranges=tuple(ranges),
-            overdue_s=more * self._pacer.overdue_s,
+            overdue_s=more * pacer.overdue_s,
             holders={partition: self._holder(partition) for partition in partitions},
         )
         began = self._clock.monotonic()
@@ -299,30 +339,63 @@ class Jobs:
         begun = self._time.begin(began)
         try:
             void = await self._watch(running, job)
-        except (HandlerHung, Overdue) as error:
+        except (HandlerHung, NotHandled) as error:
+            seconds = self._clock.monotonic() - began
+            if isinstance(error, HandlerHung | Overdue):
+                pacer.ended(job.events, seconds, finished=False)
             if isinstance(error, Overdue):
-                self._overdue.update(partitions)
-            self._pacer.ended(job.events, self._clock.monotonic() - began, finished=False)
+                self._was_overdue(ranges, seconds)
+            elif not running.done():
+                self._abandon(running, partitions)
             raise
         finally:
             ended = self._clock.monotonic()
             own_s = self._time.end(ended, begun)
         seconds = ended - began
         self._done(partitions, quick=more * seconds <= job.overdue_s)
-        self._pacer.ended(job.events, seconds, own_s=own_s)
+        if pacer is self._pacer:
+            pacer.ended(job.events, seconds, own_s=own_s)
+        elif self._pacer.is_like(pacer, job.events, seconds):
+            self._apart.pop(partitions[0], None)
         return void
+
+    def _abandon(self, running: asyncio.Future[Void], partitions: Sequence[str]) -> None:
+        """Its events must not be in two calls at once, should their lease come back here."""
+        if not (beside := set(partitions) - self._abandoned):
+            return
+        log.warning(
+            "a job of partitions %s does not end, although nobody waits for it any more: its "
+            "on_batch waits for something other than Spark. Until it ends, this instance begins no "
+            "other job of these partitions",
+            ", ".join(sorted(beside)),
+        )
+        self._abandoned |= beside
+
+        def over(_: object) -> None:
+            self._abandoned -= beside
+            self._changed.set()
+
+        running.add_done_callback(over)
+
+    def _was_overdue(self, ranges: Sequence[Range], seconds: float) -> None:
+        """A partition to which it happens again has jobs of its own from then on: its events may
+        cost far more than those of others, by which it would be cut far too little."""
+        for each in ranges:
+            name = each.partition
+            again = name in self._overdue or name in self._longer
+            self._overdue[name] += 1
+            if again and name not in self._apart:
+                self._apart[name] = self._pacer.apart(len(each), seconds)
 
     def _done(self, partitions: Sequence[str], *, quick: bool) -> None:
         """``quick``: it would have been done without more time, too."""
         for partition in partitions:
-            if overdue := self._overdue.pop(partition, 0):
-                doubled = self._doubled[partition] + overdue
-                self._doubled[partition] = min(DOUBLED_MAX, doubled)
-                self._quick[partition] = 0
-            elif self._doubled[partition]:
-                self._quick[partition] = self._quick[partition] + 1 if quick else 0
-                if self._quick[partition] >= QUICK_JOBS:
-                    del self._doubled[partition], self._quick[partition]
+            if self._overdue.pop(partition, 0):
+                self._longer[partition] = 0
+            elif partition in self._longer:
+                self._longer[partition] = self._longer[partition] + 1 if quick else 0
+                if self._longer[partition] >= QUICK_JOBS:
+                    del self._longer[partition]
 
 
 def _settle(request: _Request, error: BaseException | None) -> None:

@@ -75,6 +75,22 @@ class Pacer:
         ends_s = min(self.target_s, pacing.expected_s(events)) if full else self.target_s
         return max(0.0, ends_s - LEAD * self.target_s)
 
+    def apart(self, events: int, seconds: float) -> Pacer:
+        """For what has a pace of its own: it took so long, and was not done."""
+        apart = Pacer(target_s=self.target_s, max_events=self._pacing.max_events, overlap=False)
+        apart._pacing = replace(apart._pacing, cold=False)
+        apart.ended(events, seconds, finished=False)
+        return apart
+
+    def is_like(self, apart: Pacer, events: int, seconds: float) -> bool:
+        """Whether what was apart is about as quick, by the job of it that has just ended. What is
+        small says little, unless it took longer than its size explains."""
+        if apart.is_full(events):
+            apart.ended(events, seconds)
+            return pacing.CHANGE * apart.events >= self.events
+        apart.ended(events, seconds)
+        return seconds <= pacing.CHANGE * self._pacing.expected_s(events)
+
     @property
     def overdue_s(self) -> float:
         """How long a job that begins now may take before it is cancelled for smaller ones."""

@@ -145,6 +145,7 @@ class SparkProcessor(Processor):
         # A job's time is kept where it runs: a pump would count the time in the queue, too.
         self._pace = replace(self._pace, handler_timeout_s=None)
         self._spark, self._on_batch, self._on_progress = spark, on_batch, on_progress
+        self._on_progress_fails = False
         self._source, self._identity = source, address.identity
         self._history = History(source)
         self._tasks, self._cores = tasks, Cores(spark)
@@ -169,6 +170,8 @@ class SparkProcessor(Processor):
             gather_s=gather_s,
             pacer=self._pacer,
             tag=self._tag,
+            max_bytes=cycle_bytes,
+            bytes_of=self._ranges.bytes_in,
             wants=self._wants,
             holder=self._holder,
             stopping=lambda: self._host.stopping_for_s is not None,
@@ -393,15 +396,18 @@ class SparkProcessor(Processor):
             return
 
     def _progress(self, batch: SparkBatch, seconds: float) -> None:
+        done = batch._done
+        left_out = {each.partition: each.first for each in batch.ranges if each not in done}
+        behind = left_out | {each.partition: each.end for each in done}
         progress = Progress(
-            events=batch.events,
+            events=sum(map(len, done)),
             seconds=seconds,
-            partitions=len(batch.ranges),
+            partitions=len(done),
             owned=len(self._host.workers),
-            lag_events=self._ranges.behind({each.partition: each.end for each in batch.ranges}),
+            lag_events=self._ranges.behind(behind),
             target_s=self._pacer.target_s,
             next_events=self._pacer.events,
-            size_bytes=self._ranges.bytes_in(batch.ranges),
+            size_bytes=self._ranges.bytes_in(done),
             parts=dict(batch._seconds),
         )
         self._cycles.ended(
@@ -412,8 +418,15 @@ class SparkProcessor(Processor):
             parts=progress.parts,
         )
         log.info("%s: %s", self.instance, progress)
-        if self._on_progress is not None:
+        if self._on_progress is None:
+            return
+        try:
             self._on_progress(progress)
+            self._on_progress_fails = False
+        except Exception:  # the job is done, whatever becomes of the news of it
+            if not self._on_progress_fails:
+                log.exception("%s: on_progress failed; said once, until it works", self.instance)
+            self._on_progress_fails = True
 
 
 def _trouble(error: Exception) -> str | None:
