@@ -630,6 +630,60 @@ def test_progress_is_told_with_each_job(
     assert f"{told[0].events:,} events of" in caplog.text
 
 
+def test_an_on_progress_that_fails_condemns_no_event(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The job is done by then."""
+    hub, calls = make_hub(tmp_path, 20, partitions=1), list[int]()
+
+    def on_progress(progress: Progress) -> None:
+        raise BrokenPipeError("nobody reads this any more")
+
+    SparkProcessor(
+        spark,
+        hub,
+        group="g",
+        store=open_leases(tmp_path),
+        on_batch=lambda df, batch: calls.append(batch.events),
+        on_progress=on_progress,
+        dead_letters=dead(tmp_path),
+        retry=lh.Retry(attempts=1, then="dead-letter"),
+        max_events=10,
+        **QUICK,
+    ).run(until_drained=True)
+    assert sum(calls) == 20
+    assert letters_of(tmp_path) == []
+    assert caplog.text.count("on_progress failed") == 1
+
+
+def test_progress_does_not_count_what_was_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    hub, told, calls = make_hub(tmp_path, 200, partitions=2), list[Progress](), list[int]()
+
+    def on_batch(df: DataFrame, batch: SparkBatch) -> None:
+        calls.append(1)
+        if len(calls) < 5 and any(each.partition == "0" for each in batch.ranges):
+            batch.leave_out({"0": SinkUnavailable("its target does not answer")})
+
+    processor(
+        spark, hub, tmp_path, on_batch=on_batch, on_progress=told.append, retry_s=0.05
+    ).run(until_drained=True)
+    assert sum(each.events for each in told) == 200
+
+
+def test_what_is_left_out_needs_a_reason_that_can_be_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub, refused = make_hub(tmp_path, 20, partitions=1), list[BadInput]()
+
+    def on_batch(df: DataFrame, batch: SparkBatch) -> None:
+        with pytest.raises(BadInput, match="None or a SinkUnavailable") as found:
+            batch.leave_out({"0": "its target does not answer"})  # type: ignore[dict-item]
+        refused.append(found.value)
+
+    processor(spark, hub, tmp_path, on_batch=on_batch).run(until_drained=True)
+    assert refused
+
+
 def test_spark_s_own_pages_say_what_a_job_is_about(spark: SparkSession, tmp_path: Path) -> None:
     hub = make_hub(tmp_path, 50, partitions=1)
     said: list[str] = []
