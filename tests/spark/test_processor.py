@@ -664,9 +664,9 @@ def test_progress_does_not_count_what_was_left_out(spark: SparkSession, tmp_path
         if len(calls) < 5 and any(each.partition == "0" for each in batch.ranges):
             batch.leave_out({"0": SinkUnavailable("its target does not answer")})
 
-    processor(
-        spark, hub, tmp_path, on_batch=on_batch, on_progress=told.append, retry_s=0.05
-    ).run(until_drained=True)
+    processor(spark, hub, tmp_path, on_batch=on_batch, on_progress=told.append, retry_s=0.05).run(
+        until_drained=True
+    )
     assert sum(each.events for each in told) == 200
 
 

@@ -148,11 +148,14 @@ class Jobs:
             raise self._gone
         loop, now = asyncio.get_running_loop(), self._clock.monotonic()
         request = _Request(wanted, alone, alone or whole, now, loop.create_future())
-        self._waiting.append(request)
+        self._ask([request])
+        return await request.done
+
+    def _ask(self, requests: Sequence[_Request]) -> None:
+        self._waiting = sorted([*self._waiting, *requests], key=lambda each: each.asked_at)
         self._changed.set()
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._work())
-        return await request.done
 
     async def _work(self) -> None:
         while self._waiting:
@@ -270,8 +273,7 @@ class Jobs:
             for request in requests:
                 _settle(request, error)
             raise
-        for request in requests:
-            await self._attempt([request])
+        self._ask([replace(request, alone=True) for request in requests])
 
     async def _together(self, ranges: Sequence[Range]) -> tuple[BaseException | None, Untaken]:
         tries = 1 if len(ranges) == 1 else TRIES_TOGETHER
