@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.pump_rig import BURY, NOON, Desk, ListFeed, Rig
 
 import leasehold as lh
@@ -24,6 +26,7 @@ from leasehold.core.start import AtSequence
 from leasehold.errors import PositionGone
 from leasehold.feeds.change_chunks import ChangeChunk
 from leasehold.processor.handlers import Outcome
+from leasehold.spark.event_sizes import EventSizes
 from leasehold.spark.range_feed import EPOCH, CountedFeed, LazyEvents, Limits, RangeFeed
 from leasehold.testing.sim_time import run_virtual
 
@@ -93,6 +96,158 @@ def test_large_events_are_taken_in_smaller_numbers(tmp_path: Path) -> None:
     ranges = [batch.events.range for batch in (small, large)]  # type: ignore[attr-defined]
     assert 30_000 < lazy.bytes_in(ranges) <= 100_000 + 10_100
     assert lazy.bytes_in([ranges[0]]) == len(ranges[0]) * 74, "no matter what it was read with"
+
+
+def hub_of(path: Path, *partitions: list[tuple[int, int]]) -> lh.Hub:
+    """Of each partition: how many events in a row, and of how many bytes."""
+    hub = lh.Hub.create(path / "hub.db", name="sensors", namespace="t", partitions=len(partitions))
+    for number, runs in enumerate(partitions):
+        for count, size in runs:
+            hub.send_columns(None, [b"x" * size] * count, partition_id=number)
+    return hub
+
+
+def true_bytes(hub: lh.Hub, wanted: Range) -> int:
+    chunks = hub.read_columns([wanted])
+    return sum(
+        64 + len(event.body) for chunk in chunks for event in chunk.events(range(len(chunk)))
+    )
+
+
+def claims(lazy: RangeFeed, partition: str, end: int) -> list[Range]:
+    """One after the other, as a pump asks for them."""
+
+    async def main() -> list[Range]:
+        found, at = list[Range](), Checkpoint(next_sequence=0)
+        while at.next_sequence < end:
+            batch = await lazy.read(partition, at, 1 << 30)
+            found.append(batch.events.range)  # type: ignore[attr-defined]
+            at = batch.next
+        return found
+
+    return asyncio.run(main())
+
+
+def test_partitions_that_begin_together_share_the_bytes_though_only_some_were_looked_at(
+    tmp_path: Path,
+) -> None:
+    hub = hub_of(tmp_path, *[[(300, 1_000)]] * 4)
+    lazy = RangeFeed(hub, limits(events=10_000, events_each=10_000, bytes=100_000, held="0123"))
+    ranges = [batch.events.range for batch in read(lazy, 10_000, *"0123")]  # type: ignore[attr-defined]
+    assert 80_000 < sum(true_bytes(hub, each) for each in ranges) <= 100_000
+
+
+def test_an_event_of_a_size_that_nobody_knows_counts_as_much_as_the_largest_known(
+    tmp_path: Path,
+) -> None:
+    hub = hub_of(tmp_path, [(300, 1_000)], [(300, 1_000)])
+    lazy = RangeFeed(hub, limits(events=10_000, events_each=10_000, bytes=100_000, held="01"))
+    lazy._positions["1"] = 0
+    (batch,) = read(lazy, 10_000, "0")
+    assert 40 < len(batch.events) <= 50
+    assert lazy.bytes_in([Range(partition="1", first=0, end=10)]) == 10 * 1_064
+
+
+LARGE = limits(events=1 << 30, events_each=1 << 30, bytes=1_000_000, held="0")
+
+
+@pytest.mark.parametrize("small", [0, 1, 9, 100, 699, 20_000])
+def test_events_that_become_giant_are_noticed_before_they_are_taken(
+    tmp_path: Path, small: int
+) -> None:
+    hub = hub_of(tmp_path, [(small, 10), (700, 20_000)])
+    lazy = RangeFeed(hub, LARGE)
+    hub.requests.clear()
+    found = claims(lazy, "0", small + 700)
+    sizes = [true_bytes(hub, each) for each in found]
+    assert max(sizes) <= 1_100_000
+    assert len(found) < 60, "nor is the rest taken in small pieces"
+    assert hub.requests["read"] < 150, "looks and claims"
+
+
+def test_giant_events_that_come_while_it_runs_are_noticed_within_a_few_cycles(
+    tmp_path: Path,
+) -> None:
+    """There never is a backlog that shows them beforehand."""
+    hub = hub_of(tmp_path, [(10, 10)])
+    lazy = RangeFeed(hub, LARGE)
+
+    async def main() -> list[tuple[int, int]]:
+        at, found = Checkpoint(next_sequence=0), []
+        for cycle in range(200):
+            batch = await lazy.read("0", at, 1 << 30)
+            at, wanted = batch.next, batch.events.range  # type: ignore[attr-defined]
+            found.append((lazy.bytes_in([wanted]), true_bytes(hub, wanted)))
+            size = 10 if cycle < 134 else 200_000
+            hub.send_columns(None, [b"x" * size] * 20, partition_id=0)
+        return found
+
+    found = asyncio.run(main())
+    before, after = found[:135], found[135:]
+    assert all(told == true for told, true in before)
+    late = next(n for n, (told, true) in enumerate(after) if told > 0.9 * true)
+    assert late <= 8
+    for told, true in after[late:]:
+        assert true <= 1_100_000
+        assert 0.9 * true < told < 1.1 * true
+
+
+def test_usual_cycles_take_few_looks_at_sizes(tmp_path: Path) -> None:
+    hub = hub_of(tmp_path, [(100, 250)])
+    lazy = RangeFeed(hub, limits(bytes=100_000_000, events=1 << 30, events_each=1 << 30))
+    at = Checkpoint(next_sequence=0)
+
+    async def main() -> None:
+        nonlocal at
+        for _ in range(64):
+            at = (await lazy.read("0", at, 1 << 30)).next
+            hub.send([lh.EventData(b"x" * 250) for _ in range(100)], partition_id=0)
+
+    asyncio.run(main())
+    assert hub.requests["read"] <= 64 / 8 + 1
+
+
+@given(
+    places=st.dictionaries(st.integers(0, 99), st.integers(1, 1_000), max_size=8),
+    first=st.integers(0, 99),
+    length=st.integers(1, 100),
+    max_bytes=st.integers(1, 10_000),
+)
+def test_what_fits_has_no_more_bytes_than_that(
+    places: dict[int, int], first: int, length: int, max_bytes: int
+) -> None:
+    sizes = EventSizes()
+    for sequence, size in places.items():
+        sizes.note("0", sequence, size)
+    wanted = Range(partition="0", first=first, end=first + length)
+    end = sizes.fitting(wanted, max_bytes)
+    assert first < end <= wanted.end
+    assert end == first + 1 or sizes.bytes_in(replace(wanted, end=end)) <= max_bytes
+    for sequence, size in places.items():
+        if wanted.first < sequence < wanted.end - 1:
+            assert sizes.bytes_in(wanted) >= size
+    assert sizes.bytes_in(wanted) >= len(wanted) * min(places.values(), default=0)
+
+
+def test_changes_of_a_size_that_nobody_knows_are_few_at_first(tmp_path: Path) -> None:
+    box = lh.Container.create(
+        tmp_path / "box.db", name="alerts", namespace="test", partition_key="/home", ranges=1
+    )
+    for i in range(200):
+        box.upsert({"id": f"{i}", "home": "h", "text": "x" * 10_000})
+
+    async def main() -> list[int]:
+        feed, at = CountedFeed(box.feed(), LARGE), Checkpoint(next_sequence=1)
+        found = []
+        for _ in range(3):
+            batch = await feed.read("0", at, 1_000)
+            found.append(len(batch.events))
+            at = batch.next
+        return found
+
+    first, *others = asyncio.run(main())
+    assert first == 32
+    assert all(80 < each < 100 for each in others[:1])
 
 
 def test_changes_are_shared_equally_since_nobody_knows_how_many_there_are(tmp_path: Path) -> None:

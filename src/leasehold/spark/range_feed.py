@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, overload
@@ -21,13 +22,19 @@ from leasehold.core.ranges import Range
 from leasehold.core.start import AtSequence
 from leasehold.errors import PositionGone
 from leasehold.ports import Batch, ColumnarFeed, CountsRemaining, MirrorsCheckpoints, TellsEnds
+from leasehold.spark.event_sizes import UNKNOWN_BYTES, EventSizes
 
 ReadAt = Callable[[str, int], Sequence[Any]]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EVENT_BYTES = 64
 """Of an event beside its body."""
-SAMPLE_EVENTS, SAMPLE_EVERY = 32, 64
-"""How many events tell the size of one, and at which of a partition's reads they are looked at."""
+SAMPLE_EVENTS, SAMPLE_EVERY = 32, 8
+"""How many events tell the size of one, and after how many of a partition's reads without a look
+they are looked at."""
+END_EVENTS = 8
+"""How many tell it at the end of a range, which is looked at where much depends on it."""
+LOOKS_MAX = 4
+"""How often that is done for one range: at its end, then in the middle, and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,21 +151,22 @@ class RangeFeed:
         self._positions: dict[str, int] = {}
         self._turn = 0
         self._limits = limits
-        self._bytes_of: dict[str, float] = {}
-        """The size of an event, by partition, as last looked at."""
+        self._sizes = EventSizes()
         self._reads: Counter[str] = Counter()
+        """Since the last look at sizes."""
 
     def forget(self, partition: str) -> None:
         """Work on it starts over, or has ended: it takes no share until it is read."""
         self._positions.pop(partition, None)
+        self._sizes.forget(partition)
 
     def behind(self, positions: Mapping[str, int]) -> int:
         """How many events there are from these positions on, as last seen."""
         return sum(max(0, self._ends.get(p, at) - at) for p, at in positions.items())
 
     def bytes_in(self, ranges: Sequence[Range]) -> int:
-        """About how many bytes of events these are."""
-        return int(sum(len(each) * self._bytes_of.get(each.partition, 0.0) for each in ranges))
+        """About how many bytes of events these are, rather too many than too few."""
+        return int(sum(map(self._sizes.bytes_in, ranges)))
 
     async def read(self, partition: str, position: Checkpoint, max_events: int) -> Batch:
         first = position.next_sequence
@@ -177,41 +185,74 @@ class RangeFeed:
                 return Batch(next=found.next, children=found.children)
             end = int(found.events[-1].sequence) + 1
             return await self._batch(Range(partition=partition, first=first, end=end))
-        await self._sample(partition, position)
+        if self._limits is None:
+            wanted, _ = self._share(partition, None, max_events)
+            return await self._batch(wanted)
+        await self._look_at_sizes(partition, position)
         self._positions[partition] = first  # in case it was forgotten meanwhile
-        return await self._batch(self._share(partition, max_events))
+        wanted, max_bytes = self._share(partition, self._limits(), max_events)
+        return await self._batch(await self._cut(wanted, max_bytes))
 
-    def _share(self, partition: str, max_events: int) -> Range:
+    def _share(self, partition: str, limits: Limits | None, max_events: int) -> tuple[Range, float]:
+        """By the size of the next events; and how many bytes it may have, whatever comes then."""
         self._turn += 1
-        limits = Limits(
-            events=max_events, events_each=max_events, bytes=1 << 62, held=self._positions
-        )
-        if self._limits is not None:
-            limits = self._limits()
+        if limits is None:
+            limits = Limits(
+                events=max_events, events_each=max_events, bytes=1 << 62, held=self._positions
+            )
         backlogs = [
             Range(partition=p, first=at, end=max(at, self._ends[p]))
             for p, at in self._positions.items()
             if p in self._ends and (p == partition or p in limits.held)
         ]
+        found = {each.partition: self._sizes.at(each.partition, each.first) for each in backlogs}
+        known = {name: size for name, size in found.items() if size is not None}
+        most = max(known.values(), default=UNKNOWN_BYTES)
+        bytes_of = {name: known.get(name, most) for name in found}
         shares = share(
             backlogs,
             events=limits.events,
             events_each=min(limits.events_each, max_events),
-            bytes_of=self._bytes_of,
+            bytes_of=bytes_of,
             max_bytes=limits.bytes,
             turn=self._turn,
         )
         first = self._positions[partition]
-        return shares.get(partition, Range(partition=partition, first=first, end=first + 1))
+        wanted = shares.get(partition, Range(partition=partition, first=first, end=first + 1))
+        taken = sum(len(each) * bytes_of[name] for name, each in shares.items())
+        spare = max(0.0, limits.bytes - taken) / max(1, len(shares))
+        return wanted, len(wanted) * bytes_of.get(partition, most) + spare
 
-    async def _sample(self, partition: str, position: Checkpoint) -> None:
-        """Look at a few events now and then: how many bytes there are in a range nobody tells."""
+    async def _cut(self, wanted: Range, max_bytes: float) -> Range:
+        """Behind the next events there may be larger ones. Where they begin is found by halves, so
+        that what lies before them is not taken in small pieces."""
+        tried = wanted
+        for _ in range(LOOKS_MAX):
+            if not self._sizes.is_certain(tried, max_bytes):
+                begin = max(tried.first, tried.end - END_EVENTS)
+                with suppress(PositionGone):  # whoever reads the range will be told
+                    at = Checkpoint(next_sequence=begin)
+                    await self._look_at(tried.partition, at, END_EVENTS, tried.end - 1)
+            if len(tried) < 2 or self._sizes.bytes_in(tried) <= max_bytes:
+                break
+            tried = replace(tried, end=tried.first + len(tried) // 2)
+        return replace(wanted, end=self._sizes.fitting(wanted, max_bytes))
+
+    async def _look_at_sizes(self, partition: str, position: Checkpoint) -> None:
+        """How many bytes there are in a range nobody tells."""
         self._reads[partition] += 1
-        if self._limits is None or self._reads[partition] % SAMPLE_EVERY != 1:
-            return
-        found = await self._feed.read(partition, position, SAMPLE_EVENTS)
+        first = position.next_sequence
+        if self._sizes.at(partition, first) is None or self._reads[partition] >= SAMPLE_EVERY:
+            await self._look_at(partition, position, SAMPLE_EVENTS, first)
+
+    async def _look_at(
+        self, partition: str, position: Checkpoint, max_events: int, place: int
+    ) -> None:
+        found = await self._feed.read(partition, position, max_events)
+        self._reads[partition] = 0
         if len(found.events):
-            self._bytes_of[partition] = sum(map(_size, found.events)) / len(found.events)
+            size = sum(map(_size, found.events)) / len(found.events)
+            self._sizes.note(partition, place, size)
 
     async def _require_known(self, partition: str, position: Checkpoint) -> None:
         """A first position may be of a feed that was here before this one."""
@@ -305,6 +346,8 @@ class CountedFeed:
     def _allowed(self, limits: Limits) -> int:
         """Equal shares: how much there is of each is not known."""
         share = limits.events // max(1, len(limits.held))
-        if self._bytes_each:
+        if not self._bytes_each:
+            share = min(share, SAMPLE_EVENTS)
+        else:
             share = min(share, int(limits.bytes / self._bytes_each / max(1, len(limits.held))))
         return max(1, min(share, limits.events_each))

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from support.sink_world import EVENTS, LOST, PARTITIONS, Crash, DeltaWorld, Job, RewindJob
+from deltalake.exceptions import CommitFailedError
+from support.sink_world import (
+    EVENTS,
+    LOST,
+    PARTITIONS,
+    Crash,
+    DeltaWorld,
+    Frame,
+    Job,
+    RewindJob,
+)
 
-from leasehold.errors import BadInput, SinkUnavailable
+from leasehold.core.model import Group
+from leasehold.core.ranges import Range
+from leasehold.errors import BadInput, SinkUnavailable, StaleBatch
+from leasehold.spark import DeltaSink, SparkBatch
 from leasehold.spark.delta.marks import Ids, MarkReader
 from leasehold.spark.delta.schema import RETENTION, WRITER
 
@@ -141,10 +156,17 @@ def test_the_marks_of_all_partitions_cost_each_commit_one_read(
         return (Path(world.url) / path).read_bytes()
 
     world.write("one", "i1", BOTH)
-    assert len(reads) == 1, "the one commit since the last look"
+    last = f"_delta_log/{DeltaTable(world.url).version() - 1:020d}.json"
+    assert reads == [last, last], "the one commit since the last look, and again before the next"
     reads.clear()
     world.write("one", "i2", BOTH)
+    again = reads.pop()
+    assert again == max(reads), "the newest, before the commit"
     assert len(reads) == len(set(reads)) == DeltaTable(world.url).version(), "each once"
+    reads.clear()
+    for n in range(10):
+        world.write("one", "i1", dict.fromkeys(PARTITIONS, 1))
+        assert len(reads) == 2 * (n + 1) + 1, "what i2 wrote is read once, too"
 
 
 def test_marks_are_the_same_however_the_log_is_kept(world: DeltaWorld) -> None:
@@ -170,11 +192,160 @@ def test_a_table_made_anew_in_the_same_place_is_not_taken_for_the_old_one(
     world: DeltaWorld, tmp_path: Path
 ) -> None:
     world.write("one", "i1", BOTH)
-    reader = MarkReader(world.url, {})
-    reader.read(DeltaTable(world.url))
+    sink = DeltaSink(world.url)
+    assert sink.marks(DeltaTable(world.url))
     (tmp_path / "table").rename(tmp_path / "old")
     write_deltalake(world.url, DeltaTable(str(tmp_path / "old")).to_pyarrow_table())
-    assert reader.read(DeltaTable(world.url)) == {}
+    assert sink.marks(DeltaTable(world.url)) == {}
+
+
+GROUP = Group(namespace="test", feed="numbers", name="one")
+
+
+def plain(
+    sink: DeltaSink, partition: str, first: int, end: int, during: Any = lambda: None
+) -> None:
+    """One write, of a lease that nobody takes away. ``during``: while its job runs."""
+    asked: list[bool] = []
+
+    def held(_: str) -> bool:
+        if not asked:
+            asked.append(True)
+            during()
+        return True
+
+    wanted = Range(partition=partition, first=first, end=end)
+    batch = SparkBatch(group=GROUP, instance="i", identity="f", ranges=(wanted,), _held=held)
+    numbers = pa.array(range(first, end), pa.int64())
+    rows = {"partition": pa.array([partition] * len(numbers)), "sequence": numbers}
+    frame: Any = Frame(pa.table(rows))
+    sink.write(frame, batch)
+
+
+def sequences(path: Path, partition: str) -> list[int]:
+    rows = DeltaTable(str(path)).to_pyarrow_table(filters=[("partition", "=", partition)])
+    return sorted(rows.column("sequence").to_pylist())
+
+
+OLD_COMMITS = 4
+"""One makes the table, and each write adds one."""
+
+
+def write_first(sink: DeltaSink) -> None:
+    for n in range(OLD_COMMITS - 1):
+        plain(sink, "0", 10 * n, 10 * (n + 1))
+
+
+def recreate(path: Path, commits: int) -> None:
+    """By another instance, as far as that many commits of another partition."""
+    shutil.rmtree(path)
+    for n in range(commits - 1):
+        plain(DeltaSink(path), "1", n, n + 1)
+
+
+@pytest.mark.parametrize("commits", [0, 2, OLD_COMMITS, OLD_COMMITS + 1, 3 * OLD_COMMITS])
+def test_a_table_that_is_recreated_while_an_instance_runs_has_nothing_of_the_old_one(
+    tmp_path: Path, commits: int
+) -> None:
+    """A table that is brought up to date goes on with whatever log is there."""
+    path = tmp_path / "table"
+    sink = DeltaSink(path)
+    write_first(sink)
+    recreate(path, commits)
+    for n in range(5):
+        plain(sink, "0", 10 * n, 10 * (n + 1))
+    assert sequences(path, "0") == [*range(50)]
+    assert sequences(path, "1") == [*range(commits - 1)]
+
+
+@pytest.mark.parametrize("commits", [0, 2, OLD_COMMITS, OLD_COMMITS + 1, 3 * OLD_COMMITS])
+def test_a_table_that_is_recreated_during_a_job_does_not_take_what_it_wrote(
+    tmp_path: Path, commits: int
+) -> None:
+    path = tmp_path / "table"
+    sink = DeltaSink(path)
+    write_first(sink)
+    with pytest.raises(SinkUnavailable):
+        plain(sink, "0", 30, 40, during=lambda: recreate(path, commits))
+    plain(sink, "0", 0, 10)
+    assert sequences(path, "0") == [*range(10)]
+    files = {file.name for file in path.glob("*.parquet")}
+    assert files == {Path(uri).name for uri in DeltaTable(str(path)).file_uris()}, "none is left"
+
+
+def test_a_table_that_is_recreated_between_two_tries_to_commit_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table"
+    sink = DeltaSink(path)
+    write_first(sink)
+    tries: list[int] = []
+
+    def refused(*_: Any, **__: Any) -> None:
+        tries.append(1)
+        monkeypatch.undo()
+        recreate(path, 3 * OLD_COMMITS)
+        raise CommitFailedError("somebody was first")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", refused)
+    with pytest.raises(SinkUnavailable, match="replaced"):
+        plain(sink, "0", 30, 40)
+    plain(sink, "0", 0, 10)
+    assert tries
+    assert sequences(path, "0") == [*range(10)]
+
+
+def test_an_older_copy_of_a_table_that_is_restored_while_an_instance_runs_is_noticed(
+    tmp_path: Path,
+) -> None:
+    """It has the same id, so only its commits tell."""
+    path = tmp_path / "table"
+    sinks = DeltaSink(path), DeltaSink(path)
+    plain(sinks[0], "0", 0, 10)
+    shutil.copytree(path, tmp_path / "copy")
+    for n in range(1, 5):
+        plain(sinks[0], "0", 10 * n, 10 * (n + 1))
+    shutil.rmtree(path)
+    (tmp_path / "copy").rename(path)
+    for n in range(9):
+        plain(sinks[1], "1", n, n + 1)
+    with pytest.raises(StaleBatch):
+        plain(sinks[0], "0", 5, 20)
+    plain(sinks[0], "0", 10, 20)
+    assert sequences(path, "0") == [*range(20)]
+
+
+def test_writes_under_way_bring_nothing_of_a_table_back_that_was_recreated(tmp_path: Path) -> None:
+    """Two jobs at once, of which the one that began first ends last."""
+    path = tmp_path / "table"
+    sink = DeltaSink(path)
+    write_first(sink)
+
+    def meanwhile() -> None:
+        recreate(path, 3 * OLD_COMMITS)
+        plain(sink, "2", 0, 10)
+
+    with pytest.raises(SinkUnavailable):
+        plain(sink, "0", 30, 40, during=meanwhile)
+    plain(sink, "0", 0, 10)
+    plain(sink, "2", 10, 20)
+    assert (sequences(path, "0"), sequences(path, "2")) == ([*range(10)], [*range(20)])
+
+
+def test_a_log_that_is_tidied_up_between_two_writes_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    here, there = DeltaSink(path), DeltaSink(path)
+    plain(here, "0", 0, 10)
+    plain(there, "1", 0, 10)
+    for n in range(1, 4):
+        table = DeltaTable(str(path))
+        table.create_checkpoint()
+        for commit in (path / "_delta_log").glob("*.json"):
+            if int(commit.stem) < table.version():
+                commit.unlink()
+        plain(here, "0", 10 * n, 10 * (n + 1))
+        plain(there, "1", 10 * n, 10 * (n + 1))
+    assert sequences(path, "0") == sequences(path, "1") == [*range(40)]
 
 
 def older_table(world: DeltaWorld, *groups: str) -> None:

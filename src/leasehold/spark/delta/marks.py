@@ -14,15 +14,17 @@ on only what new commits say.
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from hashlib import sha256
 from urllib.parse import quote, unquote
 
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
@@ -35,6 +37,8 @@ LOG = "_delta_log"
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(\w+)")
 READERS = 8
 OURS = "leasehold"
+COMMIT = "leasehold_commit"
+"""Under which name a commit of ours says which one it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,42 +97,104 @@ def files_of(url: str, options: Mapping[str, str]) -> FileSystem:
     return SubTreeFileSystem(url, LocalFileSystem())
 
 
+class TableReplaced(OSError):
+    """The log is not the one that was read before: the table was removed and made again, or an
+    older copy of it was restored. Or so much of it was tidied up that nobody can tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    version: int
+    marks: Mapping[str, int]
+    """As of that version."""
+    digest: bytes | None
+    """Of the commit of that version; None: it was tidied up already."""
+
+
 @dataclass(slots=True)
 class MarkReader:
+    """Of one table. When another one takes its place, begin with another reader."""
+
     url: str
     options: Mapping[str, str]
-    _known: tuple[str, int, Mapping[str, int]] = field(default=("", -1, {}))
-    """The table, the version of it, and its marks as of then."""
+    idle: list[DeltaTable] = field(default_factory=list)
+    """Opened by writes that are over: to bring one up to date is quicker than to open it."""
+    _known: _Known | None = None
+    _last: str = ""
+    """What tells the last commit that was made by way of this reader."""
 
     def read(self, table: DeltaTable) -> Mapping[str, int]:
-        """By id, as of the table's version. Raises ``OSError`` where the log cannot be read."""
-        of, version = str(table.metadata().id), table.version()
-        known, at, marks = self._known
-        if known != of or at > version:
-            at, marks = -1, {}
-        files = files_of(self.url, self.options)
-        try:
-            if at < 0:
-                raise FileNotFoundError
-            found = dict(marks) | self._commits(files, at + 1, version)
-        except FileNotFoundError:  # not known yet, or removed since the last look
-            at, found = self._checkpoint(files, version)
-            found |= self._commits(files, at + 1, version)
-        self._known = (of, version, found)
-        return found
+        """By id, as of the table's version. Raises ``TableReplaced`` where the log is not the one
+        that was read before, and ``OSError`` where it cannot be read.
 
-    def _commits(self, files: FileSystem, first: int, last: int) -> dict[str, int]:
+        A table that was brought up to date does not notice: it goes on with whatever log is there.
+        """
+        # Not by the table's id: it may change within one log, as if two make the table at once.
+        version, known = table.version(), self._known
+        files = files_of(self.url, self.options)
+        if known is None:
+            return self._learn(version, *self._all(files, version))
+        try:
+            texts = self._commits(files, known.version + 1, version)
+        except FileNotFoundError as error:  # removed since the last look
+            raise self._replaced(str(error)) from error
+        # A commit of one's own among them tells as much as the last one that was read before.
+        if not self._last or not any(self._last.encode() in text for text in texts):
+            self._require(files, known)
+        if version < known.version:  # another thread has seen more
+            return self._all(files, version)[0]
+        if not texts:
+            return known.marks
+        return self._learn(version, dict(known.marks) | _told_by(texts), texts[-1])
+
+    def require_same(self) -> None:
+        """One small request. Raises as ``read`` does."""
+        known = self._known
+        if known is not None and known.digest is not None:
+            self._require(files_of(self.url, self.options), known)
+
+    def properties_of_commit(self, marks: Sequence[Transaction]) -> CommitProperties:
+        """Those of a commit that is about to be made, by which it is known again."""
+        self._last = secrets.token_hex(16)
+        named = {COMMIT: self._last}
+        return CommitProperties(app_transactions=list(marks), custom_metadata=named)
+
+    def _require(self, files: FileSystem, known: _Known) -> None:
+        try:
+            found = _digest(_read(files, _path(known.version)))
+        except FileNotFoundError as error:
+            raise self._replaced(str(error)) from error
+        if found != known.digest:
+            raise self._replaced(f"its commit {known.version} is another one")
+
+    def _replaced(self, why: str) -> TableReplaced:
+        return TableReplaced(f"{self.url} is not the table that was read before: {why}")
+
+    def _learn(
+        self, version: int, marks: Mapping[str, int], newest: bytes | None
+    ) -> Mapping[str, int]:
+        digest = None if newest is None else _digest(newest)
+        self._known = _Known(version=version, marks=marks, digest=digest)
+        return marks
+
+    def _all(self, files: FileSystem, version: int) -> tuple[Mapping[str, int], bytes | None]:
+        """Without knowing anything; and the commit of that version."""
+        at, marks = self._checkpoint(files, version)
+        texts = self._commits(files, at + 1, version)
+        if texts:
+            return marks | _told_by(texts), texts[-1]
+        try:
+            return marks, _read(files, _path(version))
+        except FileNotFoundError:  # only the checkpoint is kept
+            return marks, None
+
+    def _commits(self, files: FileSystem, first: int, last: int) -> list[bytes]:
         """What the commits from ``first`` to ``last`` say."""
-        found: dict[str, int] = {}
-        paths = [f"{LOG}/{version:020d}.json" for version in range(first, last + 1)]
+        paths = [_path(version) for version in range(first, last + 1)]
         if len(paths) < 2:
-            texts = [_read(files, path) for path in paths]
-        else:
-            with ThreadPoolExecutor(min(READERS, len(paths))) as threads:
-                texts = list(threads.map(lambda path: _read(files, path), paths))
-        for text in texts:
-            found |= _told(text)
-        return found
+            return [_read(files, path) for path in paths]
+        with ThreadPoolExecutor(min(READERS, len(paths))) as threads:
+            return list(threads.map(lambda path: _read(files, path), paths))
 
     def _checkpoint(self, files: FileSystem, version: int) -> tuple[int, dict[str, int]]:
         """The newest state that is kept whole, up to this version; -1: there is none."""
@@ -165,9 +231,21 @@ def _of_checkpoint(files: FileSystem, path: str) -> dict[str, int]:
     return {row["appId"]: row["version"] for row in rows.to_pylist() if row["appId"] is not None}
 
 
+def _told_by(texts: Iterable[bytes]) -> dict[str, int]:
+    return {id: number for text in texts for id, number in _told(text).items()}
+
+
 def _told(text: bytes) -> dict[str, int]:
     actions = (strict_json.loads(line) for line in text.splitlines() if b'"txn"' in line)
     return {each["txn"]["appId"]: each["txn"]["version"] for each in actions if "txn" in each}
+
+
+def _path(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
+
+
+def _digest(commit: bytes) -> bytes:
+    return sha256(commit).digest()
 
 
 def _read(files: FileSystem, path: str) -> bytes:

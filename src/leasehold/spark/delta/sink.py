@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Field, PrimitiveType
 from deltalake.transaction import AddAction
@@ -32,7 +32,7 @@ from leasehold.errors import SinkUnavailable, StaleBatch
 from leasehold.ports import SinkBatch, SinkMark
 from leasehold.sinks import Fence, still_held, writer_of
 from leasehold.spark.delta.files import Added, Files, StorageTrouble
-from leasehold.spark.delta.marks import Ids, MarkReader, files_of, mark
+from leasehold.spark.delta.marks import Ids, MarkReader, TableReplaced, files_of, mark
 from leasehold.spark.delta.rewind import DeltaRewind
 from leasehold.spark.delta.schema import (
     FIRST,
@@ -55,6 +55,7 @@ class _Work:
     schema: pa.Schema
     marks: Mapping[str, SinkMark]
     files: Files
+    reader: MarkReader
 
 
 class DeltaSink:
@@ -83,8 +84,6 @@ class DeltaSink:
         self.partition_by = tuple(partition_by)
         self.key = key
         self._marks = MarkReader(self.url, self.options)
-        self._idle: list[DeltaTable] = []
-        """Opened by writes that are over: to bring one up to date is quicker than to open it."""
         self._fence = Fence(self.url, "" if key == "partition" else f" --sink-key {key}")
 
     def write(self, df: DataFrame, batch: SinkBatch) -> None:
@@ -93,9 +92,9 @@ class DeltaSink:
         of."""
         arrow = to_arrow_schema(df.schema, timezone="UTC")
         schema = with_own_columns(arrow, self.key, self.partition_by)
-        with self._private(schema) as table:
+        with self._private(schema) as (table, reader, marks):
             require_fit(table, schema, self.url, self.partition_by)
-            wanted = self._fence.check(batch, self._marks_of(table, batch))
+            wanted = self._fence.check(batch, _marks_of(marks, batch))
             if not wanted:
                 return
             files = Files(
@@ -114,11 +113,12 @@ class DeltaSink:
             kept: list[Added] = []
             try:
                 held = still_held(batch)
+                self._require_same(reader)
                 kept = files.only(added, {each.partition for each in held})
             finally:
                 files.remove([file.path for file in added if file not in kept])
             # From here on files stay, whatever fails: a commit whose answer is lost names them.
-            work = _Work(batch=batch, schema=schema, marks=wanted, files=files)
+            work = _Work(batch=batch, schema=schema, marks=wanted, files=files, reader=reader)
             self._commit(table, work, held, kept)
             batch.took("commit", time.perf_counter() - began)
 
@@ -144,29 +144,66 @@ class DeltaSink:
         return self.table().to_pyarrow_dataset(filesystem=local)
 
     def marks(self, table: DeltaTable) -> Mapping[str, int]:
-        """All application transactions, by id, as of this table's version."""
+        """All application transactions, by id, as of this table's version. It must be opened just
+        before, so that it is the table that is there."""
+        return self._known_of(table)[1]
+
+    def _known_of(self, table: DeltaTable) -> tuple[MarkReader, Mapping[str, int]]:
+        reader = self._marks
         try:
-            return self._marks.read(table)
+            try:
+                return reader, reader.read(table)
+            except TableReplaced:
+                reader = self._begin_anew(reader)
+                return reader, reader.read(table)
         except (OSError, ValueError) as error:
             raise self._unavailable("has a log that cannot be read", error) from error
 
-    @contextmanager
-    def _private(self, schema: pa.Schema) -> Iterator[DeltaTable]:
-        """The table as it is now, for one write alone: if anybody else brought it up to date in the
-        middle, the commit would not collide with what came between."""
-        table = self._updated() or self._opened(schema)
-        if WRITER not in _names(table) and FIRST in _names(table):
-            table = self._with_writer(table)
-        yield table
-        self._idle.append(table)
+    def _begin_anew(self, known: MarkReader) -> MarkReader:
+        """Nothing that was known, and no table that was opened, is good any more. Writes under way
+        in other threads keep what they began with, and find out for themselves."""
+        if self._marks is known:
+            self._marks = MarkReader(self.url, self.options)
+        return self._marks
 
-    def _updated(self) -> DeltaTable | None:
+    @contextmanager
+    def _private(
+        self, schema: pa.Schema
+    ) -> Iterator[tuple[DeltaTable, MarkReader, Mapping[str, int]]]:
+        """The table as it is now, for one write alone: if anybody else brought it up to date in the
+        middle, the commit would not collide with what came between. And its marks, with the reader
+        that has to know of the commit."""
+        found = self._updated()
+        if found is None:
+            table = self._opened(schema)
+            if WRITER not in _names(table) and FIRST in _names(table):
+                table = self._with_writer(table)
+            found = table, *self._known_of(table)
+        yield found
+        found[1].idle.append(found[0])
+
+    def _updated(self) -> tuple[DeltaTable, MarkReader, Mapping[str, int]] | None:
+        reader = self._marks
         try:
-            table = self._idle.pop()
+            table = reader.idle.pop()
             table.update_incremental()
-            return table
-        except (IndexError, DeltaError, OSError):  # the log may have been tidied up since
-            return None
+            return table, reader, reader.read(table)
+        except TableReplaced as error:
+            log.info("%s", error)
+            self._begin_anew(reader)
+        except (IndexError, DeltaError, OSError, ValueError):
+            pass  # the log may have been tidied up since
+        return None
+
+    def _require_same(self, reader: MarkReader) -> None:
+        """A job takes its time, too."""
+        try:
+            reader.require_same()
+        except TableReplaced as error:
+            self._begin_anew(reader)
+            raise self._unavailable("was replaced or tidied up meanwhile", error) from error
+        except OSError as error:
+            raise self._unavailable("has a log that cannot be read", error) from error
 
     def _opened(self, schema: pa.Schema) -> DeltaTable:
         try:
@@ -196,13 +233,6 @@ class DeltaSink:
             log.debug("adding column %s: %s", WRITER, error)
         return self.table()
 
-    def _marks_of(self, table: DeltaTable, batch: SinkBatch) -> dict[str, SinkMark]:
-        marks = self.marks(table)
-        return {
-            each.partition: Ids.of(batch.group, batch.identity, each.partition).mark(marks)
-            for each in batch.ranges
-        }
-
     def _commit(
         self,
         table: DeltaTable,
@@ -222,7 +252,7 @@ class DeltaSink:
                     mode="append",
                     schema=table.schema(),
                     partition_by=list(self.partition_by),
-                    commit_properties=CommitProperties(app_transactions=marks),
+                    commit_properties=work.reader.properties_of_commit(marks),
                 )
                 return
             except CommitFailedError as error:
@@ -244,12 +274,16 @@ class DeltaSink:
         by now. What somebody else has committed meanwhile is left out like what is lost."""
         try:
             table.update_incremental()
-        except (DeltaError, OSError) as error:
+            marks = work.reader.read(table)
+        except TableReplaced as error:
+            self._begin_anew(work.reader)
+            raise self._unavailable("was replaced or tidied up meanwhile", error) from error
+        except (DeltaError, OSError, ValueError) as error:
             raise self._unavailable("cannot be read", error) from error
         batch = work.batch
         require_fit(table, work.schema, self.url, self.partition_by)
         try:
-            if not self._fence.check(batch, self._marks_of(table, batch), held):
+            if not self._fence.check(batch, _marks_of(marks, batch), held):
                 return ()
         except StaleBatch as stale:
             if stale.begin_at.keys() >= {each.partition for each in held}:
@@ -289,6 +323,13 @@ def _actions(added: Sequence[Added]) -> list[Any]:
         )
         for file in added
     ]
+
+
+def _marks_of(marks: Mapping[str, int], batch: SinkBatch) -> dict[str, SinkMark]:
+    return {
+        each.partition: Ids.of(batch.group, batch.identity, each.partition).mark(marks)
+        for each in batch.ranges
+    }
 
 
 def _names(table: DeltaTable) -> set[str]:
