@@ -37,6 +37,7 @@ from leasehold.spark.reading.frames import Source, arrow_schema, plan_reading
 from leasehold.spark.reading.task import Address
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.takes_s(45)
 Error = Callable[[], Exception]
 FULL = "No space left on device"
 WORKER = "An exception was thrown from the Python worker"
@@ -207,9 +208,13 @@ def others_ways(spark: SparkSession, text: str) -> dict[str, Callable[[], Any]]:
     return {
         "cast": lambda: df.select(sql.col("v").cast("bigint")).collect(),
         "raise_error": lambda: df.select(sql.raise_error("v")).collect(),
-        "udf": lambda: df.select(sql.udf(fails, "int")("v")).collect(),
-        "udf, plain": lambda: df.select(sql.udf(fails_plainly, "int")("v")).collect(),
-        "udf, handling": lambda: df.select(sql.udf(without_its_module, "int")("v")).collect(),
+        "udf": lambda: df.select(sql.udf(fails, "int", useArrow=False)("v")).collect(),
+        "udf, plain": lambda: df.select(
+            sql.udf(fails_plainly, "int", useArrow=False)("v")
+        ).collect(),
+        "udf, handling": lambda: df.select(
+            sql.udf(without_its_module, "int", useArrow=False)("v")
+        ).collect(),
         "rdd": lambda: df.rdd.map(lambda row: fails(row.v)).collect(),
         "rdd, handling": lambda: df.rdd.map(lambda row: without_its_module(row.v)).collect(),
         "mapInArrow": lambda: df.mapInArrow(in_arrow, "id long").collect(),
