@@ -324,6 +324,38 @@ def test_trouble_that_an_executor_meets_blames_no_event(
     assert letters_of(tmp_path) == []
 
 
+@pytest.mark.parametrize("text", ["No space left on device", "x\nleasehold.errors.BadInput: y\n"])
+def test_a_device_s_text_that_spark_repeats_is_no_trouble_of_ours(
+    spark: SparkSession, tmp_path: Path, text: str
+) -> None:
+    hub = make_hub(tmp_path, 0, partitions=1)
+    hub.send([lh.EventData(json.dumps({"v": each})) for each in ("0", "1", text, "3")])
+    told: list[BaseException] = []
+
+    def on_batch(df: DataFrame, batch: SparkBatch) -> None:
+        df.select(sql.col("v").cast("bigint")).collect()
+
+    def on_error(error: BaseException) -> None:
+        told.append(error)
+        if isinstance(error, SinkUnavailable):
+            one.stop()
+
+    one = processor(
+        spark,
+        hub,
+        tmp_path,
+        schema="v string",
+        at_source=None,
+        on_batch=on_batch,
+        on_error=on_error,
+        dead_letters=dead(tmp_path),
+        retry=lh.Retry(attempts=1, then="dead-letter", backoff_s=0.01),
+    )
+    one.run(until_drained=True)
+    assert [type(each).__name__ for each in told if isinstance(each, SinkUnavailable)] == []
+    assert [each.sequence for each in letters_of(tmp_path)] == [2]
+
+
 class SmallLetters(SqliteDeadLetters):
     """Refuses what is large, as Cosmos DB does."""
 

@@ -51,9 +51,11 @@ class SparkBatch:
         executors: there it gets the rows of each task, as Arrow batches. Of the DataFrame as
         ``on_batch`` was given it (``df is batch.df``) it gets them where the events are read, so
         that none of them goes through Java and back."""
-        if self._source is not None and df is self._source.df:
+        if self._source is None:
+            return collected(df, function)
+        if df is self._source.df:
             return self._source.collect(function)
-        return collected(df, function)
+        return collected(df, self._source.marks.over(function))
 
     def put_letters(self) -> None:
         """Dead letters of events that do not decode and that no job has read, as after ``limit`` or

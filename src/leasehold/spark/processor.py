@@ -27,7 +27,6 @@ from leasehold.errors import (
     LetterRefused,
     SinkUnavailable,
     StaleBatch,
-    StoreUnavailable,
 )
 from leasehold.ports import ColumnarFeed, DeadLetters, LeaseStore
 from leasehold.processor.handlers import Context, NotHandled
@@ -38,7 +37,7 @@ from leasehold.processor.work import Hold
 from leasehold.settings import JOBS, SPARK_PACE, JobSettings
 from leasehold.sinks import History
 from leasehold.spark.batch import Progress, SparkBatch
-from leasehold.spark.executor_errors import disk_full, raised_in_executor
+from leasehold.spark.executor_errors import Marks, trouble
 from leasehold.spark.jobs import LOOK_S, Jobs, SparkGone, SparkJob, Void
 from leasehold.spark.pacer import Pacer
 from leasehold.spark.range_feed import LazyEvents, Limits, range_feed
@@ -49,8 +48,6 @@ from leasehold.spark.watch import SparkPulse, Watch, forget
 from leasehold.telemetry.cycle_metrics import CycleMetrics
 
 log = logging.getLogger("leasehold.spark")
-TROUBLES = (FeedUnavailable, StoreUnavailable, BadInput, ImportError)
-"""What blames no event, wherever it is raised: it would be the same for all others."""
 STOP_CYCLES = 2
 """How many cycles a job may still take once a stop was asked for, before it is cancelled."""
 WARM_UP_S = 20.0
@@ -290,11 +287,11 @@ class SparkProcessor(Processor):
 
     def _run_job(self, job: SparkJob) -> Void:
         """In a thread of its own, while the loop goes on renewing the leases."""
-        began = time.perf_counter()
+        began, marks = time.perf_counter(), Marks()
         try:
             self._require_same_feed()
             tasks = tasks_for(job.ranges, self._tasks or self._cores())
-            source = Source(self._spark, self._reading, tasks)
+            source = Source(self._spark, self._reading, tasks, marks)
             batch = self._batch(job, source)
             self._describe(job)
             with self._pulse.tagged(self._tag, job.tag):
@@ -320,10 +317,10 @@ class SparkProcessor(Processor):
             if self._pulse.was_cancelled(job.tag):
                 raise
             self._require_spark(error)
-            if (trouble := _trouble(error)) is not None:
-                raise SinkUnavailable(trouble) from error
-            if (refused := raised_in_executor(error, [LetterRefused])) is not None:
-                raise LetterRefused(refused[1]) from error
+            if (why := trouble(error, marks)) is not None:
+                raise SinkUnavailable(why) from error
+            if (met := marks.found(error)) is not None and met.kind is LetterRefused:
+                raise LetterRefused(met.message) from error
             raise
         self._progress(batch, time.perf_counter() - began)
         return batch._left_out
@@ -427,16 +424,6 @@ class SparkProcessor(Processor):
             if not self._on_progress_fails:
                 log.exception("%s: on_progress failed; said once, until it works", self.instance)
             self._on_progress_fails = True
-
-
-def _trouble(error: Exception) -> str | None:
-    """What the job met that is no event's fault."""
-    if isinstance(error, TROUBLES):
-        return f"{type(error).__name__}: {error}"
-    if (found := raised_in_executor(error, TROUBLES)) is not None:
-        kind, message = found
-        return f"an executor met {kind.__name__}: {message}"
-    return disk_full(error)
 
 
 def _tag(group: str, instance: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
+from pyspark.errors import NumberFormatException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from support.blocking import result_of
@@ -120,6 +121,28 @@ def test_storage_that_takes_no_file_is_told_in_one_line_and_nothing_is_committed
     (table / "home_id=H3").unlink()
     write(sink, spark, hub, *whole(hub))
     assert counted(tmp_path) == sent(hub)
+
+
+def test_storage_that_takes_no_file_is_known_from_rows_of_any_dataframe(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub, table = make_hub(tmp_path, 200), tmp_path / "table"
+    sink = DeltaSink(table, partition_by=("home_id",))
+    table.mkdir()
+    (table / "home_id=H3").write_text("no room for a folder")
+    with pytest.raises(SinkUnavailable, match="does not take files: home_id=H3/part-"):
+        sink.write(rows_of(spark, hub, *whole(hub)).where("true"), batch_of(hub, *whole(hub)))
+
+
+def test_a_text_like_storage_trouble_is_not_the_storage_s(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hub = make_hub(tmp_path, 20)
+    text = "x\nleasehold.spark.delta.files.StorageTrouble: y"
+    rows = rows_of(spark, hub, *whole(hub))
+    rows = rows.withColumn("count", sql.lit(text).cast("bigint"))
+    with pytest.raises(NumberFormatException):
+        DeltaSink(tmp_path / "table").write(rows, batch_of(hub, *whole(hub)))
 
 
 def test_a_zombie_that_looked_before_the_new_owner_s_commit_is_refused(

@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -28,6 +28,7 @@ from leasehold.ports import SinkBatch
 from leasehold.spark.delta.marks import files_of
 from leasehold.spark.delta.schema import END, FIRST, WRITER
 from leasehold.spark.delta.values import parts, stats
+from leasehold.spark.executor_errors import Marks
 
 log = logging.getLogger("leasehold.spark")
 ROW_GROUP_ROWS = 256_000
@@ -65,10 +66,11 @@ class Files:
     writer: str
     """The feed and group that they are of."""
     key: str = "partition"
+    marks: Marks = field(default_factory=lambda: Marks((StorageTrouble,)))
 
     def write(self, df: DataFrame, batch: SinkBatch) -> list[Added]:
         """Runs the job."""
-        return batch.collect(df, self._task)
+        return batch.collect(df, self.marks.over(self._task))
 
     def only(self, written: Sequence[Added], held: Collection[str]) -> list[Added]:
         """The files with nothing but rows of these partitions. One file has several partitions, for

@@ -31,7 +31,7 @@ from leasehold.core.ranges import Range
 from leasehold.errors import SinkUnavailable, StaleBatch
 from leasehold.ports import SinkBatch, SinkMark
 from leasehold.sinks import Fence, still_held, writer_of
-from leasehold.spark.delta.files import Added, Files, StorageTrouble
+from leasehold.spark.delta.files import Added, Files
 from leasehold.spark.delta.marks import Ids, MarkReader, TableReplaced, files_of, mark
 from leasehold.spark.delta.rewind import DeltaRewind
 from leasehold.spark.delta.schema import (
@@ -41,7 +41,6 @@ from leasehold.spark.delta.schema import (
     require_fit,
     with_own_columns,
 )
-from leasehold.spark.executor_errors import raised_in_executor
 
 log = logging.getLogger("leasehold.spark")
 COMMIT_TRIES = 20
@@ -107,7 +106,7 @@ class DeltaSink:
                 key=self.key,
             )
             began = time.perf_counter()
-            added = self._asked(files.write, df, batch)
+            added = self._asked(files, df, batch)
             batch.took("job", time.perf_counter() - began)
             began = time.perf_counter()
             kept: list[Added] = []
@@ -297,13 +296,13 @@ class DeltaSink:
             return at if isinstance(at, SinkUnavailable) else None
         return SinkUnavailable(f"{self.url} has partition {partition} up to {at} by now")
 
-    def _asked(self, write: Any, df: DataFrame, batch: SinkBatch) -> list[Added]:
+    def _asked(self, files: Files, df: DataFrame, batch: SinkBatch) -> list[Added]:
         """The job may fail because of an event or because of the storage: only the first counts."""
         try:
-            return list(write(df, batch))
+            return files.write(df, batch)
         except Exception as error:
-            if (trouble := raised_in_executor(error, [StorageTrouble])) is not None:
-                raise self._unavailable("does not take files", trouble[1]) from error
+            if (met := files.marks.found(error)) is not None:
+                raise self._unavailable("does not take files", met.message) from error
             raise
 
     def _unavailable(self, what: str, error: BaseException | str) -> SinkUnavailable:

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from leasehold.core.ranges import Range, pack
 from leasehold.errors import BadInput
+from leasehold.spark.executor_errors import Marks
 from leasehold.spark.reading.columns import CORRUPT, decoded
 from leasehold.spark.reading.decode import Decoder
 from leasehold.spark.reading.planned_later import PlannedLater
@@ -85,9 +86,14 @@ class Source:
     it is used, in the executors."""
 
     def __init__(
-        self, spark: SparkSession, reading: Reading, tasks: Sequence[Sequence[Range]]
+        self,
+        spark: SparkSession,
+        reading: Reading,
+        tasks: Sequence[Sequence[Range]],
+        marks: Marks | None = None,
     ) -> None:
         self._spark, self.reading, self.tasks = spark, reading, tasks
+        self.marks = marks or Marks()
         has_letters = reading.letters is not None and reading.decoder is not None
         self._reports = Reports(spark) if has_letters else None
         self.planned_s = 0.0
@@ -128,7 +134,7 @@ class Source:
         left = [self.tasks[task] for task in self.unread if self.tasks[task]]
         if left:
             reading = replace(self.reading, at_source=None, result=self.reading.schema)
-            Source(self._spark, reading, left).collect(_no_rows)
+            Source(self._spark, reading, left, self.marks).collect(_no_rows)
         if self._reports is not None:
             self._reports.found(range(len(self.tasks)))
 
@@ -149,7 +155,7 @@ class Source:
                 yield from work(number, reading.read(tasks[number]))
             keep_what_is_loaded()
 
-        return read
+        return self.marks.over(read)
 
 
 def _all_rows(task: int, rows: Rows) -> Rows:
