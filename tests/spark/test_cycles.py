@@ -66,9 +66,9 @@ def test_spark_is_warm_before_any_lease_is_taken(
     tasks: list[int] = []
 
     class Recorded(Source):
-        def __init__(self, spark: SparkSession, reading: Reading, ranges: Any) -> None:
+        def __init__(self, spark: SparkSession, reading: Reading, ranges: Any, *more: Any) -> None:
             tasks.append(len(ranges))
-            super().__init__(spark, reading, ranges)
+            super().__init__(spark, reading, ranges, *more)
 
     monkeypatch.setattr(processor_module, "Source", Recorded)
 

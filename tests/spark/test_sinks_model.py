@@ -84,7 +84,7 @@ class Rows:
 
     planned_s = 0.0
 
-    def __init__(self, world: World, _reading: None, ranges: list[Range]) -> None:
+    def __init__(self, world: World, _reading: None, ranges: list[Range], *_: object) -> None:
         self.world, self.ranges, self.was_read = world, ranges, False
 
     @property
