@@ -77,11 +77,30 @@ class SparkJob:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
     range: Range
+    size_bytes: float
+    """About, when it was asked for."""
     alone: bool
     whole: bool
     """It cannot be cut."""
     asked_at: float
     done: asyncio.Future[int]
+
+
+class _Size(NamedTuple):
+    """Of a job."""
+
+    ranges: int
+    events: int
+    bytes: float
+
+    @classmethod
+    def of(cls, some: Sequence[_Request]) -> _Size:
+        events = sum(len(each.range) for each in some)
+        return cls(len(some), events, sum(each.size_bytes for each in some))
+
+    def and_of(self, more: _Request) -> _Size:
+        size_bytes = self.bytes + more.size_bytes
+        return _Size(self.ranges + 1, self.events + len(more.range), size_bytes)
 
 
 class _Underway(NamedTuple):
@@ -147,7 +166,8 @@ class Jobs:
         if self._gone is not None:
             raise self._gone
         loop, now = asyncio.get_running_loop(), self._clock.monotonic()
-        request = _Request(wanted, alone, alone or whole, now, loop.create_future())
+        size = self._bytes_of([wanted])
+        request = _Request(wanted, size, alone, alone or whole, now, loop.create_future())
         self._ask([request])
         return await request.done
 
@@ -187,8 +207,8 @@ class Jobs:
         """When the next job may begin, if nothing else happens until then."""
         now = self._clock.monotonic()
         gathered_at = min(each.asked_at for each in ready) + self._gather_s
-        ranges = [each.range for each in ready]
-        if not self._fits([*ranges, max(ranges, key=len)]) or self._is_alone(ready[0]):
+        largest = max(ready, key=lambda each: len(each.range))
+        if not self._fits(_Size.of(ready).and_of(largest)) or self._is_alone(ready[0]):
             gathered_at = now  # one more like these would be for the job after it
         if not self._running:
             return gathered_at - now
@@ -199,13 +219,13 @@ class Jobs:
     def _take(self, ready: Sequence[_Request]) -> list[_Request]:
         """Those that wait longest, as many as a job may have; one that failed before, alone."""
         first, *others = ready
-        some, ranges = [self._cut(first)], [first.range]
+        some, size = [self._cut(first)], _Size.of([first])
         if not self._is_alone(first):
             for each in others:
                 if self._is_alone(each):
                     continue
-                ranges.append(each.range)
-                if not self._fits(ranges):
+                size = size.and_of(each)
+                if not self._fits(size):
                     break
                 some.append(each)
         begun = {each.done for each in some}
@@ -215,20 +235,21 @@ class Jobs:
     def _is_alone(self, request: _Request) -> bool:
         return request.alone or request.range.partition in self._apart
 
-    def _fits(self, ranges: Sequence[Range]) -> bool:
-        """Whether these are one job. Shares of what it may have are rounded, and the last one of
-        them is not worth a job of its own."""
+    def _fits(self, size: _Size) -> bool:
+        """Whether it is one job. Shares of what it may have are rounded, and the last one of them
+        is not worth a job of its own."""
         most = self._pacer.events
-        if sum(map(len, ranges)) > most + min(len(ranges), most // 100):
+        if size.events > most + min(size.ranges, most // 100):
             return False
-        return self._bytes_of(ranges) <= self._max_bytes * (1 + ROUNDED)
+        return size.bytes <= self._max_bytes * (1 + ROUNDED)
 
     def _cut(self, request: _Request) -> _Request:
         """What was claimed before the pace became slow may be far more than a job may have now."""
         wanted, most = request.range, self._pacer_of([request.range]).events
         events = most if len(wanted) > CUT_FROM * most else len(wanted)
-        if (size := self._bytes_of([wanted])) > self._max_bytes * (1 + ROUNDED):
-            events = max(1, min(events, int(len(wanted) * self._max_bytes / size)))
+        if request.size_bytes > self._max_bytes * (1 + ROUNDED):
+            fitting = int(len(wanted) * self._max_bytes / request.size_bytes)
+            events = max(1, min(events, fitting))
         if request.whole or events == len(wanted):
             return request
         return replace(request, range=replace(wanted, end=wanted.first + events))
