@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -27,6 +26,7 @@ from leasehold.errors import HandlerHung, SinkUnavailable, StaleBatch
 from leasehold.ports import Clock
 from leasehold.processor.handlers import NotHandled
 from leasehold.spark.pacer import Pacer, SharedTime
+from leasehold.spark.patience import Patience
 
 log = logging.getLogger("leasehold.spark")
 TRIES_TOGETHER = 2
@@ -36,10 +36,6 @@ ROUNDED = 0.01
 """How much larger than allowed a job may be, since shares of it are rounded."""
 LOOK_S = 0.25
 """How often those that wait for a job are looked at: their lease may have to go."""
-QUICK_JOBS = 8
-"""After one that was overdue, jobs have twice as long, until so many in a row did not need it: if
-every few jobs one is slow whatever its size, each would be cancelled for smaller ones. More than
-twice would be too much: a job that hangs now and then holds its partition up for all of it."""
 LOST = "the lease was not certain any more when the job was done, so its part is void"
 NOT_BEGUN = "no job was begun for it"
 Void = Mapping[str, SinkUnavailable | None]
@@ -147,12 +143,7 @@ class Jobs:
         self._waiting: list[_Request] = []
         self._running: dict[asyncio.Task[None], _Underway] = {}
         self._time = SharedTime()
-        self._overdue: Counter[str] = Counter()
-        """By partition: how many of its jobs were overdue since one was done."""
-        self._longer: dict[str, int] = {}
-        """Partitions whose jobs have twice as long: how many in a row did not need it."""
-        self._apart: dict[str, Pacer] = {}
-        """Partitions that have jobs of their own, each with its own pace."""
+        self._patience = Patience(pacer)
         self._abandoned: set[str] = set()
         """Partitions of calls that were given up and have not ended: none begins beside them."""
         self._changed = asyncio.Event()
@@ -233,7 +224,7 @@ class Jobs:
         return some
 
     def _is_alone(self, request: _Request) -> bool:
-        return request.alone or request.range.partition in self._apart
+        return request.alone or self._patience.is_apart(request.range.partition)
 
     def _fits(self, size: _Size) -> bool:
         """Whether it is one job. Shares of what it may have are rounded, and the last one of them
@@ -245,7 +236,7 @@ class Jobs:
 
     def _cut(self, request: _Request) -> _Request:
         """What was claimed before the pace became slow may be far more than a job may have now."""
-        wanted, most = request.range, self._pacer_of([request.range]).events
+        wanted, most = request.range, self._patience.pacer_of([request.range]).events
         events = most if len(wanted) > CUT_FROM * most else len(wanted)
         if request.size_bytes > self._max_bytes * (1 + ROUNDED):
             fitting = int(len(wanted) * self._max_bytes / request.size_bytes)
@@ -254,14 +245,10 @@ class Jobs:
             return request
         return replace(request, range=replace(wanted, end=wanted.first + events))
 
-    def _pacer_of(self, ranges: Sequence[Range]) -> Pacer:
-        (first, *others) = ranges
-        return self._pacer if others else self._apart.get(first.partition, self._pacer)
-
     def _begin(self, requests: Sequence[_Request]) -> None:
         task = asyncio.ensure_future(self._attempt(requests))
         events, now = sum(len(each.range) for each in requests), self._clock.monotonic()
-        apart = requests[0].range.partition in self._apart
+        apart = self._patience.is_apart(requests[0].range.partition)
         full = self._pacer.is_full(events)
         next_at = now if apart else now + self._pacer.begin_next_s(events, full=full)
         self._running[task] = _Underway(events, full, now, next_at, apart)
@@ -347,14 +334,11 @@ class Jobs:
         return self._stopping() or not self._wants(partition) or partition in self._abandoned
 
     async def _watched(self, ranges: Sequence[Range]) -> Void:
-        partitions, pacer = [each.partition for each in ranges], self._pacer_of(ranges)
-        # Others may be quick meanwhile, and say nothing about what took too long: without more time
-        # at each try, a range that cannot be cut further would never be done.
-        more = 2.0 ** max(self._overdue[each] + (each in self._longer) for each in partitions)
+        partitions = [each.partition for each in ranges]
         job = SparkJob(
             tag=f"{self._tag}-{next(self._numbers)}",
             ranges=tuple(ranges),
-            overdue_s=more * pacer.overdue_s,
+            overdue_s=self._patience.limit_s(ranges),
             holders={partition: self._holder(partition) for partition in partitions},
         )
         began = self._clock.monotonic()
@@ -363,23 +347,16 @@ class Jobs:
         try:
             void = await self._watch(running, job)
         except (HandlerHung, NotHandled) as error:
-            seconds = self._clock.monotonic() - began
-            if isinstance(error, HandlerHung | Overdue):
-                pacer.ended(job.events, seconds, finished=False)
-            if isinstance(error, Overdue):
-                self._was_overdue(ranges, seconds)
-            elif not running.done():
+            seconds, overdue = self._clock.monotonic() - began, isinstance(error, Overdue)
+            if overdue or isinstance(error, HandlerHung):
+                self._patience.cancelled(ranges, seconds, overdue=overdue)
+            if not overdue and not running.done():
                 self._abandon(running, partitions)
             raise
         finally:
             ended = self._clock.monotonic()
             own_s = self._time.end(ended, begun)
-        seconds = ended - began
-        self._done(partitions, quick=more * seconds <= job.overdue_s)
-        if pacer is self._pacer:
-            pacer.ended(job.events, seconds, own_s=own_s)
-        elif self._pacer.is_like(pacer, job.events, seconds):
-            self._apart.pop(partitions[0], None)
+        self._patience.done(ranges, ended - began, own_s=own_s, limit_s=job.overdue_s)
         return void
 
     def _abandon(self, running: asyncio.Future[Void], partitions: Sequence[str]) -> None:
@@ -399,26 +376,6 @@ class Jobs:
             self._changed.set()
 
         running.add_done_callback(over)
-
-    def _was_overdue(self, ranges: Sequence[Range], seconds: float) -> None:
-        """A partition to which it happens again has jobs of its own from then on: its events may
-        cost far more than those of others, by which it would be cut far too little."""
-        for each in ranges:
-            name = each.partition
-            again = name in self._overdue or name in self._longer
-            self._overdue[name] += 1
-            if again and name not in self._apart:
-                self._apart[name] = self._pacer.apart(len(each), seconds)
-
-    def _done(self, partitions: Sequence[str], *, quick: bool) -> None:
-        """``quick``: it would have been done without more time, too."""
-        for partition in partitions:
-            if self._overdue.pop(partition, 0):
-                self._longer[partition] = 0
-            elif partition in self._longer:
-                self._longer[partition] = self._longer[partition] + 1 if quick else 0
-                if self._longer[partition] >= QUICK_JOBS:
-                    del self._longer[partition]
 
 
 def _settle(request: _Request, error: BaseException | None) -> None:
