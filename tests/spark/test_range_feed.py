@@ -462,3 +462,40 @@ def test_a_transaction_that_was_begun_elsewhere_is_done_again_at_the_end() -> No
     at = Checkpoint(next_sequence=8, token="7.6")
     batch = asyncio.run(RangeFeed(feed).read("0", at, 100))
     assert [change.offset for change in batch.events] == ["7.6", "7.7"]
+
+
+def test_a_look_at_sizes_that_fails_keeps_no_partition_from_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors read it, and may well succeed."""
+    hub = hub_with(tmp_path, {1: 10})
+    limits = Limits(events=5, events_each=5, bytes=1 << 30, held={"1"})
+
+    async def fails(*_: object) -> lh.ports.Batch:
+        raise lh.FeedUnavailable("not from here")
+
+    monkeypatch.setattr(hub, "read", fails)
+    (batch,) = read(RangeFeed(hub, lambda: limits), 100, "1")
+    assert len(batch.events) == 5
+
+
+def test_a_counted_feed_that_tells_no_sizes_is_read_in_full(tmp_path: Path) -> None:
+    class Counted(ListFeed):
+        unit, requests, has_gaps = "change", Counter[str](), False
+
+        def __getattr__(self, name: str) -> Any:
+            return None
+
+    limits = Limits(events=1_000, events_each=1_000, bytes=1 << 30, held={"0"})
+    feed: Any = Counted(5_000)
+    lazy, found = CountedFeed(feed, lambda: limits), list[int]()
+
+    async def main() -> None:
+        at = Checkpoint(next_sequence=0)
+        for _ in range(3):
+            batch = await lazy.read("0", at, 1_000)
+            found.append(len(batch.events))
+            at = batch.next
+
+    asyncio.run(main())
+    assert found[1:] == [1_000, 1_000], "the first one is small, for nothing is known yet"

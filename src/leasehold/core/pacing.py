@@ -27,9 +27,10 @@ says nothing any more."""
 DOUBT, FEW = 1.3, 4
 OVERDUE = 3.0
 """A cycle that takes so many times as long as it should is not waited for."""
-COLD = 10.0
-"""Until one has ended, cycles may take so many times as long: of them nothing is known, and there
-is much to load."""
+UNKNOWN = 10.0
+"""A cycle of which nothing is known may take so many times as long: the first one, for which there
+is much to load, and one after one that was cancelled. Each that is cancelled all the same, twice as
+long as the one before, until one is done and tells what they cost now."""
 QUICK = 0.25
 """A cycle that takes no more of its target than this: most of it may be what is fixed."""
 KEPT = 0.95
@@ -55,8 +56,8 @@ class Pacing:
     fixed_s: float = 0.0
     """What a cycle costs whatever its size, as far as known."""
     seen: tuple[Cycle, ...] = ()
-    cold: bool = True
-    """No cycle has ended yet."""
+    in_vain: int = 0
+    """How many were cancelled since nothing is known."""
     alike: int = 0
     """How many of the last cycles were as large as they might be, and all of about one size."""
 
@@ -65,13 +66,13 @@ class Pacing:
         """The target; but a cycle should not spend most of its time on what is fixed."""
         return max(self.target_s, 2 * self.fixed_s)
 
-    @property
-    def overdue_s(self) -> float:
-        """How long a cycle that begins now may take, before smaller ones are tried instead. What
-        was cancelled is to be given twice as long each time it comes again: so it is done in the
-        end, whatever it costs, and nothing is waited for without end."""
-        usual_s = _typical(self.seen)[1] if self.seen else 0.0
-        return OVERDUE * max(self.wanted_s, usual_s) * (COLD if self.cold else 1.0)
+    def overdue_s(self, times: float = 1.0) -> float:
+        """How long a cycle that begins now may take, before smaller ones are tried instead.
+        ``times``: what was cancelled is to be given twice as long each time it comes again. So it
+        is done in the end, whatever it costs, and nothing is waited for without end."""
+        if not self.seen:
+            return OVERDUE * self.wanted_s * max(UNKNOWN * 2.0**self.in_vain, times)
+        return OVERDUE * max(self.wanted_s, _typical(self.seen)[1]) * times
 
     @property
     def second(self) -> bool:
@@ -106,20 +107,24 @@ class Pacing:
 
     def _cut(self, cycle: Cycle) -> Pacing:
         """So small that it fits even if the cancelled one was far from its end: to grow again takes
-        a cycle or two."""
-        events = cycle.events * self.wanted_s / (CUT * max(cycle.seconds, self.wanted_s))
-        return replace(self, events=max(1, min(int(events), self.events)), seen=(), alike=0)
+        a cycle or two. Not if nothing is known: it may be slow whatever its size, and then to grow
+        again takes long."""
+        events, in_vain = cycle.events / CUT, self.in_vain + 1
+        if self.seen:
+            events, in_vain = events * self.wanted_s / max(cycle.seconds, self.wanted_s), 0
+        events = max(1, min(int(events), self.events))
+        return replace(self, events=events, seen=(), in_vain=in_vain, alike=0)
 
     def _learned(self, cycle: Cycle) -> Pacing:
-        before = replace(self, cold=False)
-        if not _fits(cycle, self.seen):
-            before = replace(before, seen=(), fixed_s=0.0)
+        known = _fits(cycle, self.seen)
+        before = self if known else replace(self, seen=(), fixed_s=0.0)
         seen = _consistent((*before.seen, cycle)[-SEEN_MAX:])
         fixed_s = _fixed_s(seen)
         if fixed_s is not None:
-            return replace(before, seen=seen, fixed_s=fixed_s, alike=0)
+            return replace(before, seen=seen, fixed_s=fixed_s, in_vain=0, alike=0)
         full = 2 * cycle.events >= self.events
-        return replace(before, seen=seen, fixed_s=KEPT * before.fixed_s, alike=before.alike + full)
+        fixed_s, alike = KEPT * before.fixed_s, before.alike + full
+        return replace(before, seen=seen, fixed_s=fixed_s, in_vain=0, alike=alike)
 
 
 def _fits(cycle: Cycle, seen: Sequence[Cycle]) -> bool:

@@ -11,9 +11,6 @@ KEPT = 64
 """Places by partition."""
 UNKNOWN_BYTES = 1_000.0
 """What an event has before any was looked at."""
-GROWTH = 64
-"""Events may have become so many times as large since the last place: if what was not looked at
-would then be more than is allowed, it is looked at first."""
 
 
 class EventSizes:
@@ -51,15 +48,16 @@ class EventSizes:
             max_bytes -= (end - first) * size
         return wanted.end
 
-    def is_certain(self, wanted: Range, max_bytes: float) -> bool:
-        """Whether a look at its end would tell nothing that matters."""
+    def is_certain(self, wanted: Range, max_bytes: float, growth: float) -> bool:
+        """Whether a look at its end would tell nothing that matters, if events have become so many
+        times as large since the last place at most."""
         places = self._places.get(wanted.partition)
         if not places:
             return False
         behind = _behind(places, wanted.end - 1)
         sequence, size = places[max(0, behind - 1)]
         if behind == len(places):
-            return (wanted.end - 1 - sequence) * size * GROWTH <= max_bytes
+            return (wanted.end - 1 - sequence) * size * growth <= max_bytes
         alike = max(size, places[behind][1]) <= 2 * min(size, places[behind][1])
         return alike or sequence == wanted.end - 1 or self.bytes_in(wanted) <= max_bytes
 

@@ -192,7 +192,11 @@ class Jobs:
                 _settle(request, self._gone or NotHandled(NOT_BEGUN))
 
     def _ready(self) -> list[_Request]:
-        return [each for each in self._waiting if each.range.partition not in self._abandoned]
+        """Jobs of single partitions that are slow must not take all the room there is."""
+        ready = [each for each in self._waiting if each.range.partition not in self._abandoned]
+        if not any(each.apart for each in self._running.values()):
+            return ready
+        return [each for each in ready if not self._patience.is_apart(each.range.partition)]
 
     def _begins_in_s(self, ready: Sequence[_Request]) -> float:
         """When the next job may begin, if nothing else happens until then."""

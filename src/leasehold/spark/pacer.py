@@ -78,8 +78,8 @@ class Pacer:
     def apart(self, events: int, seconds: float) -> Pacer:
         """For what has a pace of its own: it took so long, and was not done."""
         apart = Pacer(target_s=self.target_s, max_events=self._pacing.max_events, overlap=False)
-        apart._pacing = replace(apart._pacing, cold=False)
-        apart.ended(events, seconds, finished=False)
+        fitting = events * self.target_s / (pacing.CUT * max(seconds, self.target_s))
+        apart._pacing = replace(apart._pacing, events=max(1, min(int(fitting), apart.events)))
         return apart
 
     def is_like(self, apart: Pacer, events: int, seconds: float) -> bool:
@@ -92,9 +92,13 @@ class Pacer:
         return seconds <= pacing.CHANGE * self._pacing.expected_s(events)
 
     @property
-    def overdue_s(self) -> float:
+    def knows(self) -> bool:
+        """Whether a job was done since one was cancelled."""
+        return bool(self._pacing.seen)
+
+    def overdue_s(self, times: float = 1.0) -> float:
         """How long a job that begins now may take before it is cancelled for smaller ones."""
-        return self._pacing.overdue_s
+        return self._pacing.overdue_s(times)
 
     def take_all(self) -> None:
         """Begin with all that is allowed rather than small: for measurements."""

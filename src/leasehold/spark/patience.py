@@ -2,8 +2,8 @@
 
 Usually all partitions share one pace. One whose job was overdue is given twice as long each time,
 for others may be quick meanwhile, and say nothing about what took too long. One to which it happens
-again has jobs of its own, with a pace of its own, until it is about as quick as the others: its
-events may cost far more than theirs, by which it would be cut far too little.
+again while other jobs are done has jobs of its own, with a pace of its own, until it is about as
+quick as the others: its events may cost far more than theirs, by which it would be cut too little.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ class Patience:
     def limit_s(self, ranges: Sequence[Range]) -> float:
         """How long a job of these may take, before smaller ones are tried instead. Without more
         time at each try, a range that cannot be cut further would never be done."""
-        return self._times(ranges) * self.pacer_of(ranges).overdue_s
+        return self.pacer_of(ranges).overdue_s(self._times(ranges))
 
     def cancelled(self, ranges: Sequence[Range], seconds: float, *, overdue: bool) -> None:
         """A job was, after so long: because it was ``overdue``, or for a limit of the user's."""
+        others_go_on = self._pacer.knows
         self.pacer_of(ranges).ended(sum(map(len, ranges)), seconds, finished=False)
         for each in ranges if overdue else ():
             name = each.partition
-            again = name in self._overdue or name in self._longer
+            again = others_go_on and (name in self._overdue or name in self._longer)
             self._overdue[name] += 1
             if again and name not in self._apart:
                 self._apart[name] = self._pacer.apart(len(each), seconds)
@@ -63,7 +64,10 @@ class Patience:
             self._was_done(each.partition, quick=quick)
         if pacer is self._pacer:
             pacer.ended(events, seconds, own_s=own_s)
-        elif self._pacer.is_like(pacer, events, seconds):
+            return
+        if not self._pacer.knows:  # if all are slow, nobody else will tell
+            self._pacer.ended(events, seconds, own_s=own_s)
+        if self._pacer.is_like(pacer, events, seconds):
             self._apart.pop(ranges[0].partition, None)
 
     def _times(self, ranges: Sequence[Range]) -> float:

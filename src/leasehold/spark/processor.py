@@ -394,8 +394,8 @@ class SparkProcessor(Processor):
 
     def _progress(self, batch: SparkBatch, seconds: float) -> None:
         done = batch._done
-        left_out = {each.partition: each.first for each in batch.ranges if each not in done}
-        behind = left_out | {each.partition: each.end for each in done}
+        behind = {each.partition: each.first for each in batch.ranges}
+        behind |= {each.partition: each.end for each in done}
         progress = Progress(
             events=sum(map(len, done)),
             seconds=seconds,

@@ -33,6 +33,10 @@ SAMPLE_EVENTS, SAMPLE_EVERY = 32, 8
 they are looked at."""
 END_EVENTS = 8
 """How many tell it at the end of a range, which is looked at where much depends on it."""
+GROWTH, QUICK_GROWTH = 4, 64
+"""Events may have become so many times as large since the last look: if a range would then have
+more bytes than allowed, its end is looked at first. With the second it is so for every range of a
+backlog, and a look may cost a feed much, so it is not done again for a while if it told nothing."""
 LOOKS_MAX = 4
 """How often that is done for one range: at its end, then in the middle, and so on."""
 
@@ -154,6 +158,8 @@ class RangeFeed:
         self._sizes = EventSizes()
         self._reads: Counter[str] = Counter()
         """Since the last look at sizes."""
+        self._unlooked: Counter[str] = Counter()
+        """Since a look at the end of a range told nothing, from 1 on."""
 
     def forget(self, partition: str) -> None:
         """Work on it starts over, or has ended: it takes no share until it is read."""
@@ -227,16 +233,30 @@ class RangeFeed:
         """Behind the next events there may be larger ones. Where they begin is found by halves, so
         that what lies before them is not taken in small pieces."""
         tried = wanted
+        if not self._has_to_look(wanted, max_bytes):
+            return replace(wanted, end=self._sizes.fitting(wanted, max_bytes))
+        before = self._sizes.bytes_in(wanted)
         for _ in range(LOOKS_MAX):
-            if not self._sizes.is_certain(tried, max_bytes):
+            if not self._sizes.is_certain(tried, max_bytes, QUICK_GROWTH):
                 begin = max(tried.first, tried.end - END_EVENTS)
-                with suppress(PositionGone):  # whoever reads the range will be told
-                    at = Checkpoint(next_sequence=begin)
-                    await self._look_at(tried.partition, at, END_EVENTS, tried.end - 1)
+                at = Checkpoint(next_sequence=begin)
+                await self._look_at(tried.partition, at, END_EVENTS, tried.end - 1)
             if len(tried) < 2 or self._sizes.bytes_in(tried) <= max_bytes:
                 break
             tried = replace(tried, end=tried.first + len(tried) // 2)
+        if self._sizes.bytes_in(wanted) <= 2 * before:
+            self._unlooked[wanted.partition] = 1
         return replace(wanted, end=self._sizes.fitting(wanted, max_bytes))
+
+    def _has_to_look(self, wanted: Range, max_bytes: float) -> bool:
+        unlooked = self._unlooked[wanted.partition]
+        growth = GROWTH if 0 < unlooked < SAMPLE_EVERY else QUICK_GROWTH
+        fits = self._sizes.bytes_in(wanted) <= max_bytes
+        if fits and self._sizes.is_certain(wanted, max_bytes, growth):
+            self._unlooked[wanted.partition] += unlooked > 0
+            return False
+        self._unlooked[wanted.partition] = 0
+        return True
 
     async def _look_at_sizes(self, partition: str, position: Checkpoint) -> None:
         """How many bytes there are in a range nobody tells."""
@@ -248,8 +268,10 @@ class RangeFeed:
     async def _look_at(
         self, partition: str, position: Checkpoint, max_events: int, place: int
     ) -> None:
-        found = await self._feed.read(partition, position, max_events)
         self._reads[partition] = 0
+        found = Batch(next=position)
+        with suppress(Exception):  # whoever reads the range will be told
+            found = await self._feed.read(partition, position, max_events)
         if len(found.events):
             size = sum(map(_size, found.events)) / len(found.events)
             self._sizes.note(partition, place, size)
@@ -317,7 +339,7 @@ class CountedFeed:
         self._limits = limits
         self._bytes: dict[str, int] = {}
         """By partition, of the last read."""
-        self._bytes_each = 0.0
+        self._bytes_each: float | None = None
 
     def forget(self, partition: str) -> None:
         pass
@@ -346,8 +368,8 @@ class CountedFeed:
     def _allowed(self, limits: Limits) -> int:
         """Equal shares: how much there is of each is not known."""
         share = limits.events // max(1, len(limits.held))
-        if not self._bytes_each:
+        if self._bytes_each is None:
             share = min(share, SAMPLE_EVENTS)
-        else:
+        elif self._bytes_each:
             share = min(share, int(limits.bytes / self._bytes_each / max(1, len(limits.held))))
         return max(1, min(share, limits.events_each))
