@@ -28,15 +28,16 @@ ReadAt = Callable[[str, int], Sequence[Any]]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EVENT_BYTES = 64
 """Of an event beside its body."""
-SAMPLE_EVENTS, SAMPLE_EVERY = 32, 8
+SAMPLE_EVENTS, SAMPLE_EVERY = 32, 64
 """How many events tell the size of one, and after how many of a partition's reads without a look
-they are looked at."""
+they are looked at. Not often: after a read, Kafka's client fetches the partition for a while."""
 END_EVENTS = 8
 """How many tell it at the end of a range, which is looked at where much depends on it."""
 GROWTH, QUICK_GROWTH = 4, 64
 """Events may have become so many times as large since the last look: if a range would then have
 more bytes than allowed, its end is looked at first. With the second it is so for every range of a
 backlog, and a look may cost a feed much, so it is not done again for a while if it told nothing."""
+LOOK_EVERY = 8
 LOOKS_MAX = 4
 """How often that is done for one range: at its end, then in the middle, and so on."""
 
@@ -250,7 +251,7 @@ class RangeFeed:
 
     def _has_to_look(self, wanted: Range, max_bytes: float) -> bool:
         unlooked = self._unlooked[wanted.partition]
-        growth = GROWTH if 0 < unlooked < SAMPLE_EVERY else QUICK_GROWTH
+        growth = GROWTH if 0 < unlooked < LOOK_EVERY else QUICK_GROWTH
         fits = self._sizes.bytes_in(wanted) <= max_bytes
         if fits and self._sizes.is_certain(wanted, max_bytes, growth):
             self._unlooked[wanted.partition] += unlooked > 0
