@@ -137,6 +137,14 @@ def test_until_one_is_done_cycles_have_longer_since_nothing_is_known_of_them() -
     assert slow.overdue_s() == 60.0
 
 
+def test_cycles_that_are_cancelled_for_ever_leave_a_limit_that_is_a_number() -> None:
+    """As by a user's own limit of a second, at an event that always hangs."""
+    pacing = begin(2.0, MANY)
+    for _ in range(3_000):
+        pacing = pacing.after(Cycle(events=1, seconds=1.0, finished=False))
+    assert 60.0 < pacing.overdue_s() < 1e9
+
+
 @given(st.integers(1, 10**7), st.integers(1, 10**7), st.floats(0.001, 100), targets)
 def test_a_long_cycle_makes_the_next_one_smaller_at_once(
     now: int, events: int, seconds: float, target_s: float

@@ -31,6 +31,8 @@ UNKNOWN = 10.0
 """A cycle of which nothing is known may take so many times as long: the first one, for which there
 is much to load, and one after one that was cancelled. Each that is cancelled all the same, twice as
 long as the one before, until one is done and tells what they cost now."""
+DOUBLED_MAX = 20
+"""Days. A user's limit may cancel thousands of cycles in a row, each after a second."""
 QUICK = 0.25
 """A cycle that takes no more of its target than this: most of it may be what is fixed."""
 KEPT = 0.95
@@ -109,7 +111,7 @@ class Pacing:
         """So small that it fits even if the cancelled one was far from its end: to grow again takes
         a cycle or two. Not if nothing is known: it may be slow whatever its size, and then to grow
         again takes long."""
-        events, in_vain = cycle.events / CUT, self.in_vain + 1
+        events, in_vain = cycle.events / CUT, min(self.in_vain + 1, DOUBLED_MAX)
         if self.seen:
             events, in_vain = events * self.wanted_s / max(cycle.seconds, self.wanted_s), 0
         events = max(1, min(int(events), self.events))

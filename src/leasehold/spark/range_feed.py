@@ -38,6 +38,7 @@ GROWTH, QUICK_GROWTH = 4, 64
 more bytes than allowed, its end is looked at first. With the second it is so for every range of a
 backlog, and a look may cost a feed much, so it is not done again for a while if it told nothing."""
 LOOK_EVERY = 8
+"""Ranges of a partition, from one such look that told nothing to the next."""
 LOOKS_MAX = 4
 """How often that is done for one range: at its end, then in the middle, and so on."""
 
